@@ -1,0 +1,52 @@
+"""The only file that touches private JAX names: each with a public way round it, and the day it may go."""
+
+import functools
+
+import jax
+import numpy as np
+
+try:
+    from jaxlib import _jax as _jaxlib
+except ImportError:  # a jaxlib that has moved it: the public way serves
+    _jaxlib = None
+
+
+def device_arrays(views: list, device) -> list:
+    """Make a `jax.Array` on `device` of each NumPy array, which nobody may write to afterwards.
+
+    Making the arrays is the whole cost of a list call. The private call takes a third of the time of the public one
+    and, as jit does, leaves the arrays free to follow their neighbours to another device (uncommitted). Goes when
+    `jax.device_put` of a list costs under 8 us an array.
+    """
+    put = _private_put() or _public_put
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    return put(views, sharding, device)
+
+
+def _public_put(views, sharding, device):
+    del device
+    return [jax.make_array_from_callback(v.shape, sharding, lambda index, v=v: v[index]) for v in views]
+
+
+def _fast_put(views, sharding, device):
+    put, devices, avals, out = _jaxlib.batched_device_put, [device], {}, []
+    for v in views:
+        shape = v.shape
+        aval = avals.get(shape)
+        if aval is None:
+            aval = avals[shape] = jax.core.ShapedArray(shape, v.dtype)
+        out.append(put(aval, sharding, [v], devices, False))
+    return out
+
+
+@functools.cache
+def _private_put():
+    """The private call if it still does what we need, tried once at first use: importing must not start a backend."""
+    try:
+        device = jax.local_devices(backend="cpu")[0]
+        sample = np.arange(3, dtype=np.float32)
+        (made,) = _fast_put([sample], jax.sharding.SingleDeviceSharding(device), device)
+        right = isinstance(made, jax.Array) and made.shape == (3,) and np.array_equal(np.asarray(made), sample)
+    except Exception:  # noqa: BLE001 - whatever a future private name does, the public way serves
+        return None
+    return _fast_put if right else None

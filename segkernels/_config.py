@@ -1,0 +1,36 @@
+"""What a caller, or we, may choose about how a verb is walked. A choice never changes a result beyond rounding."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """How to walk, where a name alone does not say it: pass it as ``implementation=``.
+
+    Attributes:
+      implementation: the name of a machine (``"xla"``, ``"native"``, ``"pallas_tpu"``, ``"pallas_gpu"``), or None for
+        the best one that serves the call.
+      walk: of the ``"xla"`` machine: ``"loop"``, ``"associative"`` or, for reductions, ``"segment_sum"``; None for
+        the best one.
+      strict: whether a choice that cannot be served is an error. Verbs that derivative rules make are not strict.
+
+    >>> Config(walk="associative")
+    Config(implementation='xla', walk='associative', strict=True)
+    """
+
+    implementation: str | None = None
+    walk: str | None = None
+    strict: bool = True
+
+    def __post_init__(self):
+        if self.walk is not None and self.implementation is None:
+            object.__setattr__(self, "implementation", "xla")
+
+    def derived(self) -> "Config":
+        """The same wish for the verbs of a derivative, where it can be served."""
+        return dataclasses.replace(self, strict=False)
+
+
+def default_walk(platform: str) -> str:
+    """The walk of the XLA machine: a loop over rows is native on a CPU and serial anywhere else."""
+    return "loop" if platform == "cpu" else "associative"

@@ -1,0 +1,57 @@
+"""`explain`: which machine would run a call, and why each other one would not."""
+
+import jax
+import numpy as np
+from jax.extend.core import subjaxprs
+
+from segkernels import _host, _select, _verbs
+from segkernels._ragged import Ragged
+
+
+def explain(function, *args, platform=None, **kwargs) -> None:
+    """Print which machine and walk serve each verb of a call, and why each other machine does not.
+
+    Args:
+      function: an operation, or any function of yours that calls some.
+      *args: its arguments, as the call would get them. Nothing is computed.
+      platform: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``; by default where the call would run.
+      **kwargs: its keyword arguments.
+
+    Raises:
+      ValueError: `platform` is none of these, or an explicit `implementation` cannot serve the call.
+
+    >>> explain(segmented_cumsum, [np.ones(3, np.float32), np.ones(2, np.float32)], platform="cpu")
+    segmented_cumsum on cpu
+      scan add of float32[128,1]: xla, walk loop
+        not pallas_gpu: runs on cuda, and this call is for cpu
+        not pallas_tpu: runs on tpu, and this call is for cpu
+        not native: this version of segkernels has no such kernel
+    """
+    platform = {"gpu": "cuda", None: _default_platform(args)}.get(platform, platform)
+    if platform not in _select.PLATFORMS:
+        raise ValueError(f"explain: `platform` must be one of {', '.join(_select.PLATFORMS)}, got {platform!r}")
+    # A list is packed as its call would pack it: the machines are asked about the bucket, not about the lengths.
+    args = [Ragged.from_arrays(a) if isinstance(a, (list, tuple)) else a for a in args]
+    arrays = [a.values if isinstance(a, Ragged) else a for a in args]
+    with _host.x64(*(a.dtype for a in arrays if isinstance(a, np.ndarray))):
+        jaxpr = jax.make_jaxpr(lambda *args: function(*args, **kwargs))(*args)
+    print(f"{getattr(function, '__name__', 'the call')} on {platform}")
+    for eqn in _equations(jaxpr.jaxpr):
+        avals = [v.aval for v in eqn.invars]
+        call = _verbs.call_of(eqn.primitive, avals, eqn.params)
+        print("\n".join(f"  {line}" for line in _select.explanation(call, platform)))
+
+
+def _default_platform(args):
+    arrays = [leaf for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)]
+    platform = next(iter(arrays[0].devices())).platform if arrays else jax.default_backend()
+    return "cuda" if platform == "gpu" else platform
+
+
+def _equations(jaxpr):
+    """The verbs of a jaxpr, inner functions included."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive in _verbs.PRIMITIVES:
+            yield eqn
+    for inner in subjaxprs(jaxpr):
+        yield from _equations(inner)

@@ -1,0 +1,97 @@
+"""Which machine serves a verb: the table, the choice, and the reason why not another."""
+
+import dataclasses
+from types import ModuleType
+
+import jax
+
+from segkernels._config import Config, default_walk
+from segkernels.kernels import xla
+
+PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A way to run the verbs: the platforms it runs on, and its kernels, or None while there are none."""
+
+    name: str
+    platforms: tuple[str, ...]
+    kernels: ModuleType | None = None
+
+
+# The order of preference.
+MACHINES = (
+    Machine("pallas_gpu", ("cuda",)),
+    Machine("pallas_tpu", ("tpu",)),
+    Machine("native", ("cpu",)),
+    Machine("xla", PLATFORMS, xla),
+)
+NAMES = tuple(machine.name for machine in MACHINES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A verb as machines are asked about it."""
+
+    verb: str
+    monoid: object
+    operands: tuple[jax.core.ShapedArray, ...]
+    config: Config
+
+    def __str__(self):
+        monoid = f" {self.monoid}" if self.monoid else ""
+        return f"{self.verb}{monoid} of {', '.join(a.str_short() for a in self.operands)}"
+
+
+def requested(call: str, implementation) -> Config:
+    """The `Config` of an ``implementation=`` argument."""
+    config = implementation if isinstance(implementation, Config) else Config(implementation)
+    if config.implementation is not None and config.implementation not in NAMES:
+        raise ValueError(f"{call}: `implementation` must be None, one of {', '.join(NAMES)}, or a `Config`, got "
+                         f"{config.implementation!r}")
+    walks = sorted({*xla.SCAN_WALKS, *xla.REDUCE_WALKS})
+    if config.walk is not None and (config.walk not in walks or config.implementation != "xla"):
+        raise ValueError(f"{call}: `implementation` may set a walk of xla, one of {', '.join(walks)}, got {config}")
+    return config
+
+
+def unsupported(machine: Machine, call: Call, platform: str) -> str | None:
+    """Why a machine cannot serve a call, or None if it can."""
+    if platform not in machine.platforms:
+        return f"runs on {' and '.join(machine.platforms)}, and this call is for {platform}"
+    if machine.kernels is None:
+        return "this version of segkernels has no such kernel"
+    return machine.kernels.unsupported(call.verb, call.monoid, call.operands, call.config)
+
+
+def choose(call: Call, platform: str) -> tuple[Machine, Config]:
+    """The machine for a call, and its `Config` filled in.
+
+    An explicit choice is served or refused, never replaced; without one the first machine that serves is taken.
+    """
+    config = call.config
+    for machine in MACHINES:
+        if config.implementation not in (None, machine.name):
+            continue
+        reason = unsupported(machine, call, platform)
+        if reason is None:
+            walk = config.walk or default_walk(platform) if machine.name == "xla" else None
+            return machine, Config(machine.name, walk)
+        if config.implementation is not None:
+            if config.strict:
+                raise ValueError(f"implementation {config.implementation!r} cannot serve {call}: {reason}; choose another or "
+                                 "leave it to None")
+            return choose(dataclasses.replace(call, config=Config()), platform)
+    raise AssertionError("the xla machine serves every call")
+
+
+def explanation(call: Call, platform: str) -> list[str]:
+    """Lines that say which machine serves a call and why each other one does not."""
+    chosen, config = choose(call, platform)
+    lines = [f"{call}: {chosen.name}{f', walk {config.walk}' if config.walk else ''}"]
+    for machine in MACHINES:
+        if machine is not chosen:
+            reason = unsupported(machine, call, platform) or f"could serve, but {chosen.name} was asked for or comes first"
+            lines.append(f"  not {machine.name}: {reason}")
+    return lines

@@ -1,0 +1,53 @@
+"""Operations made of the verbs."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from segkernels import _check, _forms, _host, _select, _verbs
+from segkernels._segments import Segments
+
+
+def segmented_repeat(x, segments, *, size=None, implementation=None):
+    """Repeat one value a segment over the rows of the segment, as ``np.repeat(x, segments.lengths, axis=0)``.
+
+    Args:
+      x: an array ``[num_segments, *feature]``.
+      segments: the `Segments` to spread over.
+      size: rows of the result; by default those the layout describes, required under jit. Dead rows are 0.
+      implementation: None for the best machine, its name, or a `Config`.
+
+    Returns:
+      An array ``[size, *feature]``, NumPy if `x` is, else JAX.
+
+    Raises:
+      TypeError: `segments` is no `Segments`, or `x` no array of numbers.
+      ValueError: `x` has not one entry a segment, or `size` is too small or missing.
+
+    >>> segmented_repeat(np.array([7, 8, 9]), Segments.from_lengths([2, 0, 3]))
+    array([7, 7, 9, 9, 9])
+    """
+    call = "segmented_repeat"
+    config = _select.requested(call, implementation)
+    x = _forms.flat_values(call, "x", x, segments)
+    if x.shape[0] != segments.num_segments:
+        raise ValueError(f"{call}: `x` must have one entry a segment, got shape {x.shape} for {segments.num_segments} segments")
+    known = _check.concrete(segments.offsets)
+    total = None if known is None else int(known[-1])
+    n = _check.required_size(call, "size", total if size is None else size)
+    if total is not None and n < total:
+        raise ValueError(f"{call}: `size` must hold all {total} rows, got {n}")
+    if isinstance(x, jax.Array) or known is None:
+        return _forms.jitted(_repeat)(jnp.asarray(x), segments, n=n, config=config)
+    dtype = _host.common_dtype([x.dtype], on_jax=False)
+    with _host.x64(dtype):
+        rows = _host.row_bucket(n)
+        return _forms.on_host(_repeat, x.astype(dtype), Segments._make(known), None, dict(n=rows, config=config))[:n].copy()
+
+
+def _repeat(values, segments, *, n, config):
+    s, *feature = values.shape
+    out = _verbs.spread(values.reshape(s, math.prod(feature)), jnp.asarray(segments.offsets), n=n, config=config)
+    return out.reshape(n, *feature)

@@ -1,0 +1,335 @@
+"""Segmented scan, reduce and spread in plain JAX: every platform, and the meaning of the other kernels.
+
+Three walks, named by `Config.walk` and tested against each other:
+
+* ``loop``: a sequential fold that XLA compiles to one native CPU loop. Inclusive bits equal ``np.cumsum`` of the
+  segment alone, for they are folded left to right from the segment's own first row.
+* ``associative``: ``lax.associative_scan`` over (value, head) pairs, one block of rows after the other: for
+  machines on which a loop over rows is serial.
+* ``segment_sum``: ``jax.ops.segment_*`` on segment ids, for reductions.
+
+XLA turns a while loop into one native loop only while an iteration stays small (under 1,024 bytes in jaxlib 0.10);
+past that each operation of the body is a task of its own and a row costs 50 times more. Hence the widths below. The
+tests read the compiled text for the native loop, for every monoid and dtype.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from segkernels._algebra import FIRST, accumulator
+from segkernels._segments import head_bits
+
+SCAN_WALKS = ("loop", "associative")
+REDUCE_WALKS = ("loop", "associative", "segment_sum")
+_BLOCK = 1 << 16  # rows of one associative block: 16 levels of code to compile, whatever the number of rows
+_PIECE = 256  # steps of a reduction between two additions to the total
+_COLUMN_BYTES = 256  # of one row of features in one iteration of the loop
+
+
+def unsupported(verb, monoid, operands, config) -> str | None:
+    """Why this machine cannot serve a call; only a walk that the verb does not have is a reason."""
+    del operands
+    walks = SCAN_WALKS
+    if verb == "reduce":
+        walks = REDUCE_WALKS if monoid.segment else SCAN_WALKS
+    if config.walk in (None, *walks):
+        return None
+    return f"its walks for this are {' and '.join(walks)}, not {config.walk}"
+
+
+def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):
+    """Fold each row into the rows of its segment before it.
+
+    Args:
+      values: tuple of arrays ``[n, f]``, the parts of the state.
+      heads: uint32 ``[ceil(n / 32)]``, one bit a row, least bit first, set at the first row of a segment.
+      n_live: int32 scalar; rows from here on are dead: read by nobody, zero in the result.
+      monoid, reverse, exclusive: what to fold, from which end, and whether a row leaves itself out.
+      config: `Config` with a walk of `SCAN_WALKS`.
+
+    Returns:
+      A tuple of arrays like `values`.
+    """
+    n, f = values[0].shape
+    if 0 in (n, f):
+        return values
+    n_live = jnp.clip(n_live, 0, n)
+    wide = tuple(x.astype(accumulator(x.dtype)) for x in values)
+    fold = dict(monoid=monoid, reverse=reverse, exclusive=exclusive)
+    if config.walk == "associative":
+        out = _scan_associative(wide, heads, n_live, **fold)
+    elif f == 1 and not (isinstance(n, int) and n < 8):
+        out = _scan_lanes(tuple(x.reshape(n) for x in wide), _reset_bits(heads, n_live, reverse), n_live, **fold)
+    else:
+        out = _scan_rows(wide, _reset_bits(heads, n_live, reverse), n_live, **fold)
+    return tuple(y.reshape(x.shape).astype(x.dtype) for y, x in zip(out, values))
+
+
+def reduce(values, offsets, *, monoid, config):
+    """Fold each segment of ``[n, f]`` into one row: a tuple of arrays ``[s, f]``; empty ones give the identity."""
+    n, f = values[0].shape
+    if 0 in (n, f, offsets.shape[0] - 1):
+        return tuple(jnp.full((offsets.shape[0] - 1, f), monoid.identity(x.dtype), x.dtype) for x in values)
+    offsets = jnp.clip(offsets, 0, n)
+    wide = tuple(x.astype(accumulator(x.dtype)) for x in values)
+    if config.walk == "segment_sum":
+        out = _reduce_by_ids(wide, offsets, monoid)
+    elif config.walk == "associative":
+        out = _reduce_associative(wide, offsets, monoid)
+    else:
+        out = _reduce_loop(wide, offsets, monoid)
+    return tuple(y.astype(x.dtype) for y, x in zip(out, values))
+
+
+def spread(per_segment, offsets, *, n, config):
+    """Repeat each row of ``[s, f]`` over the rows of its segment: ``[n, f]``, dead rows zero."""
+    offsets = jnp.clip(offsets, 0, n)
+    starts = jnp.where(offsets[1:] > offsets[:-1], offsets[:-1], n)
+    at_heads = jnp.zeros((n, per_segment.shape[1]), per_segment.dtype).at[starts].set(
+        per_segment, mode="drop", unique_indices=False)
+    heads = head_bits(offsets, n)
+    (out,) = scan((at_heads,), heads, offsets[-1], monoid=FIRST, reverse=False, exclusive=False, config=config)
+    return out
+
+
+# The loop ------------------------------------------------------------------------------------------------------------
+
+
+def _slice(x, start, size):
+    return lax.dynamic_slice_in_dim(x, start, size, allow_negative_indices=False)
+
+
+def _update(x, piece, start):
+    starts = (start,) + (0,) * (x.ndim - 1)
+    return lax.dynamic_update_slice(x, piece, starts, allow_negative_indices=False)
+
+
+def _bits_from(heads, row):
+    """The head bits from `row` to the end of its word."""
+    return _slice(heads, row >> 5, 1)[0] >> (row & 31).astype(jnp.uint32)
+
+
+def _fold(state, row, reset, monoid, exclusive):
+    """One row: what to store for it, and the state after it. Reset by select: 0 * state would keep a NaN."""
+    after = tuple(jnp.where(reset, r, c) for r, c in zip(row, monoid.combine(state, row)))
+    if not exclusive:
+        return after, after
+    return tuple(jnp.where(reset, _identity(monoid, s), s) for s in state), after
+
+
+def _identity(monoid, like):
+    return jnp.asarray(monoid.identity(like.dtype), like.dtype)
+
+
+def _reset_bits(heads, n, reverse):
+    """Bits of the rows that start a fold: the first row of each segment, in reverse the last one."""
+    if not reverse:
+        return heads
+    words = jnp.arange(heads.shape[0], dtype=n.dtype)
+    tails = (heads >> 1) | (jnp.roll(heads, -1) << 31)
+    last = jnp.uint32(1) << ((n - 1) & 31).astype(jnp.uint32)
+    return jnp.where(words == (n - 1) >> 5, tails | last, tails)
+
+
+def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
+    """Scan 1-D values: two lanes of rows at once, split where a segment starts near the middle.
+
+    A fold is a chain in which each step waits for the one before; two chains in one iteration hide half of that
+    wait. No segment is folded by both lanes, so the bits are those of one fold. Lanes begin and end at multiples of
+    8 rows, where a block finds its bits in one word. Both fold the block with the split; the first lane, which knows
+    the rows before the split, stores it last.
+    """
+
+    def step(start, done, state, out, width):
+        low = start - done - width if reverse else start + done
+        bits = _bits_from(resets, low)
+        block = [_slice(x, low, width) for x in values]
+        stored = [None] * width
+        for u in reversed(range(width)) if reverse else range(width):
+            reset = (bits & np.uint32(1 << u)) != 0
+            stored[u], state = _fold(state, tuple(b[u] for b in block), reset, monoid, exclusive)
+        return state, tuple(_update(y, jnp.stack(column), low) for y, column in zip(out, zip(*stored)))
+
+    def run(start, end, state, out, width):
+        rows = abs(end - start)
+        body = lambda s: (s[0] + width, *step(start, *s, width))
+        return lax.while_loop(lambda s: s[0] < rows, body, (0 * n, state, out))[1:]
+
+    def both(s):
+        done, first, second, out = s
+        second, out = step(split_start, done, second, out, width // 2)
+        first, out = step(start, done, first, out, width // 2)
+        return done + width // 2, first, second, out
+
+    width = 8 // len(values)
+    state = tuple(_identity(monoid, x) for x in values)
+    out = tuple(jnp.zeros_like(x) for x in values)
+    # Where blocks of 8 fill the buffer the last one may run into dead rows; else a loop of single rows ends the fold.
+    in_blocks = out[0].shape[0] % 8 == 0
+    whole = (n + 7 if in_blocks else n) // 8 * 8
+    start, end = (whole, 0 * n) if reverse else (0 * n, whole)
+    if reverse and not in_blocks:
+        state, out = run(n, whole, state, out, 1)
+    block = _block_with_reset(resets, n)
+    edges = (block + 8, block) if reverse else (block, block + 8)
+    split_start, split_end = (jnp.where(block < whole, edge, start) for edge in edges)
+
+    rows = jnp.minimum(abs(split_end - start), abs(end - split_start))
+    _, first, second, out = lax.while_loop(lambda s: s[0] < rows, both, (0 * n, state, state, out))
+    go = -rows if reverse else rows
+    first_left = start + go != split_end
+    left, right = jnp.where(first_left, start + go, split_start + go), jnp.where(first_left, split_end, end)
+    pick = lambda one, other: tuple(jnp.where(first_left, a, b) for a, b in zip(one, other))
+    rest, out = run(left, right, pick(first, second), out, width)
+    if in_blocks:
+        return tuple(_clear_last(y, n, whole) for y in out)
+    return out if reverse else run(whole, n, pick(second, rest), out, 1)[1]
+
+
+def _clear_last(y, n, whole):
+    """Zero the dead rows of the block that ends before row `whole`."""
+    low = jnp.maximum(whole - 8, 0)
+    return _update(y, jnp.where(low + jnp.arange(8) < n, _slice(y, low, 8), jnp.zeros((), y.dtype)), low)
+
+
+def _block_with_reset(resets, n):
+    """The first row of the first block of 8 rows, from the middle on, in which a segment starts; else past row n."""
+    byte = lambda block: _bits_from(resets, 8 * block) & 255
+    return 8 * lax.while_loop(lambda block: (8 * block < n) & (byte(block) == 0), lambda block: block + 1, n // 16)
+
+
+def _scan_rows(values, resets, n, *, monoid, reverse, exclusive):
+    """Scan rows of features, in columns of at most `_COLUMN_BYTES` so that XLA keeps the native loop."""
+    f = values[0].shape[1]
+    width = _columns(values)
+
+    def columns(j, out):
+        left = jnp.minimum(j * width, f - width)  # the last columns may be done twice, to the same bits
+
+        def row(t, s):
+            state, out = s
+            i = n - 1 - t if reverse else t
+            reset = (_bits_from(resets, i) & 1) != 0
+            block = tuple(lax.dynamic_slice(x, (i, left), (1, width), allow_negative_indices=False) for x in values)
+            stored, state = _fold(state, block, reset, monoid, exclusive)
+            out = tuple(lax.dynamic_update_slice(y, z, (i, left), allow_negative_indices=False) for y, z in zip(out, stored))
+            return state, out
+
+        start = tuple(jnp.full((1, width), _identity(monoid, x)) for x in values)
+        return lax.fori_loop(0, n, row, (start, out))[1]
+
+    out = tuple(jnp.zeros_like(x) for x in values)
+    return lax.fori_loop(0, -(-f // width), columns, out) if width < f else columns(0, out)
+
+
+def _columns(values):
+    """How many columns of features one iteration takes."""
+    return min(values[0].shape[1], max(1, _COLUMN_BYTES // sum(x.dtype.itemsize for x in values)))
+
+
+def _reduce_loop(values, offsets, monoid):
+    """Fold segment by segment, each in pieces of at most `_PIECE` steps.
+
+    Pieces keep a long sum accurate: a value goes through at most `_PIECE` additions of its own size, and the sums of
+    pieces are added in turn. One loop runs over columns, segments and pieces alike, and one inside over a piece: a
+    third level would cost the native loop. A step takes several rows of a single column at once, or one row of
+    several columns.
+    """
+    n, f = values[0].shape
+    s = offsets.shape[0] - 1
+    width = _columns(values)
+    rows = 1 if f > 1 else _block_rows(n, s)
+    column = lax.broadcasted_iota(offsets.dtype, (rows, 1), 0)
+    identity = tuple(_identity(monoid, x) for x in values)
+
+    def take(i, left):
+        return tuple(lax.dynamic_slice(x, (i, left), (rows, width), allow_negative_indices=False) for x in values)
+
+    def piece(state):
+        task, start, total, out = state
+        k, left = task % s, jnp.minimum(task // s * width, f - width)
+        end = _slice(offsets, k + 1, 1)[0]
+        start = jnp.where(start < 0, _slice(offsets, k, 1)[0], start)
+        stop = jnp.minimum(end, start + _PIECE * rows)
+        steps = (stop - start) // rows
+        fold = tuple(jnp.full((rows, width), e) for e in identity)
+        fold = lax.fori_loop(0, steps, lambda t, fold: monoid.combine(fold, take(start + t * rows, left)), fold)
+        if rows > 1:
+            low = jnp.minimum(start + steps * rows, n - rows)
+            live = (low + column >= start + steps * rows) & (low + column < stop)
+            fold = monoid.combine(fold, tuple(jnp.where(live, x, e) for x, e in zip(take(low, left), identity)))
+            fold = lax.reduce(fold, identity, monoid.combine, (0,))
+            fold = tuple(x[None] for x in fold)
+        total = monoid.combine(total, fold)
+        out = tuple(lax.dynamic_update_slice(y, z, (k, left), allow_negative_indices=False) for y, z in zip(out, total))
+        done = stop >= end
+        total = tuple(jnp.where(done, e, x) for x, e in zip(total, identity))
+        return task + done, jnp.where(done, -1, stop), total, out
+
+    tasks = -(-f // width) * s
+    total = tuple(jnp.full((1, width), e) for e in identity)
+    out = tuple(jnp.full((s, f), e) for e in identity)
+    zero = jnp.zeros((), offsets.dtype)
+    return lax.while_loop(lambda state: state[0] < tasks, piece, (zero, zero - 1, total, out))[3]
+
+
+def _block_rows(n, s):
+    """Rows a step takes of one column: more for longer segments, never more than there are."""
+    for rows, mean in ((16, 64), (8, 0)):
+        if n >= rows and n >= mean * s:
+            return rows
+    return 1
+
+
+# Accelerators and user functions -------------------------------------------------------------------------------------
+
+
+def _scan_associative(values, heads, n, *, monoid, reverse, exclusive):
+    """Scan one block of rows after the other, each by `lax.associative_scan`; blocks of dead rows are not visited."""
+    rows, f = values[0].shape
+    block = min(_BLOCK, 1 << (rows - 1).bit_length()) if isinstance(rows, int) else _BLOCK
+    capacity = (rows + block - 1) // block * block
+    resets = _reset_bits(heads, n, reverse)
+    resets = (resets[jnp.arange(capacity) // 32] >> (jnp.arange(capacity) % 32).astype(jnp.uint32)) & 1 == 1
+    values = tuple(jnp.pad(x, ((0, capacity - rows), (0, 0))) for x in values)
+    blocks = (n + block - 1) // block
+
+    def combine(earlier, later):
+        (was_reset, a), (reset, b) = earlier, later
+        return was_reset | reset, tuple(jnp.where(reset, y, z) for y, z in zip(b, monoid.combine(a, b)))
+
+    def visit(t, s):
+        state, out = s
+        low = (blocks - 1 - t if reverse else t) * block
+        piece = tuple(_slice(x, low, block) for x in values)
+        here = _slice(resets, low, block)[:, None]
+        seen, local = lax.associative_scan(combine, (here, piece), reverse=reverse)
+        after = tuple(jnp.where(seen, x, y) for x, y in zip(local, monoid.combine(state, local)))
+        state_after = tuple(x[:1] if reverse else x[-1:] for x in after)
+        if exclusive:
+            shifted = [jnp.concatenate([x[1:], c] if reverse else [c, x[:-1]]) for x, c in zip(after, state)]
+            after = tuple(jnp.where(here, _identity(monoid, x), x) for x in shifted)
+        live = (low + jnp.arange(block) < n)[:, None]
+        out = tuple(_update(y, jnp.where(live, x, jnp.zeros((), x.dtype)), low) for y, x in zip(out, after))
+        return state_after, out
+
+    start = tuple(jnp.full((1, f), _identity(monoid, x)) for x in values)
+    out = lax.fori_loop(0, blocks, visit, (start, tuple(jnp.zeros_like(x) for x in values)))[1]
+    return tuple(y[:rows] for y in out)
+
+
+def _reduce_associative(values, offsets, monoid):
+    """Scan, and take the last row of each segment."""
+    heads = head_bits(offsets, values[0].shape[0])
+    scanned = _scan_associative(values, heads, offsets[-1], monoid=monoid, reverse=False, exclusive=False)
+    empty = (offsets[1:] == offsets[:-1])[:, None]
+    last = jnp.maximum(offsets[1:] - 1, 0)
+    return tuple(jnp.where(empty, _identity(monoid, y), y[last]) for y in scanned)
+
+
+def _reduce_by_ids(values, offsets, monoid):
+    n, s = values[0].shape[0], offsets.shape[0] - 1
+    ids = jnp.cumsum(jnp.zeros(n, offsets.dtype).at[offsets[1:]].add(1, mode="drop"))
+    return tuple(monoid.segment(x, ids, s, indices_are_sorted=True) for x in values)
