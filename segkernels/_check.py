@@ -11,7 +11,7 @@ SUPPORTED = frozenset(map(np.dtype, (
 
 def is_traced(*arrays) -> bool:
     """Whether any of the arrays is a tracer."""
-    return any(isinstance(x, jax.core.Tracer) for x in arrays)
+    return any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, arrays)))
 
 
 def concrete(x) -> np.ndarray | None:

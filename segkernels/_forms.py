@@ -96,7 +96,7 @@ def _plan(segments: Segments, n) -> Segments:
 def _list(call, body, items, to_rows, options):
     packed = _host.arrays(call, items)
     capacity, s = _host.row_bucket(packed.total), len(packed.items)
-    offsets = Segments.from_offsets(packed.offsets).offsets
+    offsets = packed.offsets
     if to_rows:
         segments = Segments._make(offsets[[0, -1]], head_bits(offsets, capacity))
     else:
@@ -113,7 +113,7 @@ def _list(call, body, items, to_rows, options):
 def _traced_list(call, body, items, to_rows, options):
     listed = _host.arrays(call, items)
     values = jnp.concatenate([jnp.asarray(x).astype(listed.dtype) for x in listed.items])
-    out = _flat(call, body, values, Segments.from_offsets(listed.offsets), to_rows, options)
+    out = _flat(call, body, values, Segments._make(listed.offsets), to_rows, options)
     edges = listed.offsets.tolist()
     return [jax.lax.slice_in_dim(out, a, b) for a, b in zip(edges, edges[1:])] if to_rows else out
 

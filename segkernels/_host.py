@@ -7,13 +7,14 @@ as views, or as JAX arrays made from views.
 
 import contextlib
 import dataclasses
+import operator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from segkernels import _check, _compat
-from segkernels._segments import offsets_of
+from segkernels._segments import fit, offsets_of
 
 _ALIGNMENT = 64  # bytes: where JAX takes a NumPy buffer as it is, without a copy
 _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
@@ -40,7 +41,8 @@ def x64(*dtypes):
 class Arrays:
     """A checked list of arrays of one trailing shape: its lengths, common dtype, and where they live.
 
-    `device` is None for NumPy arrays, and the device of the first JAX array else.
+    `device` is None for NumPy arrays, and the device of the first JAX array else; `uniform` says that all entries have
+    one dtype already.
     """
 
     items: list
@@ -48,6 +50,7 @@ class Arrays:
     feature: tuple
     dtype: np.dtype
     device: object
+    uniform: bool = True
 
     @property
     def total(self) -> int:
@@ -58,13 +61,13 @@ class Arrays:
         buffer = _aligned((capacity, *self.feature), self.dtype)
         live = buffer[: self.total]
         if live.size and not self._join(live):
-            np.concatenate(jax.device_get(self.items), out=live, casting="unsafe")
+            np.concatenate(self.items if self.device is None else jax.device_get(self.items), out=live, casting="unsafe")
         buffer[self.total :] = live[-1] if len(live) else 1
         return buffer
 
     def _join(self, live) -> bool:
         """Join JAX arrays by the buffer protocol, five times as fast as through NumPy; False if they have none."""
-        if self.device is None or any(x.dtype != self.dtype for x in self.items):
+        if self.device is None or not self.uniform:
             return False
         try:
             memoryview(live.reshape(-1).view(np.uint8))[:] = b"".join(self.items)
@@ -80,9 +83,8 @@ class Arrays:
 
 
 def put(buffer: np.ndarray, device=None) -> jax.Array:
-    """Put a buffer of ours on a device; on the default one uncommitted, as jit leaves its results."""
-    default = jax.config.jax_default_device or jax.local_devices()[0]
-    return jax.device_put(buffer, None if device in (None, default) else device)
+    """Put a buffer of ours, which nobody writes to afterwards, on a device, by default JAX's."""
+    return _compat.device_arrays([buffer], device or _compat.default_device())[0]
 
 
 def _aligned(shape, dtype) -> np.ndarray:
@@ -100,27 +102,43 @@ def arrays(call: str, items) -> Arrays:
       ValueError: an entry is 0-d, or the trailing shapes differ.
     """
     items, on_jax = _entries(call, items)
-    if {x.ndim for x in items} <= {1}:
-        feature = ()
-    else:
-        feature = _trailing_shape(call, items)
-    lengths = [x.shape[0] for x in items]
-    dtypes = {x.dtype for x in items}
-    if len(dtypes) > 1:
+    shapes = [x.shape for x in items]
+    try:
+        lengths, feature = [n for (n,) in shapes], ()
+    except ValueError:
+        lengths, feature = _lengths(call, shapes)
+    dtypes = set(map(operator.attrgetter("dtype"), items))
+    uniform = len(dtypes) == 1
+    if not uniform:
         dtypes = {x.dtype for x, n in zip(items, lengths) if n} or dtypes
     for dtype in dtypes:
         _check.supported(call, "arrays", dtype)
     device = None
     if on_jax and not _check.is_traced(*items):
         device = next(iter(next(x for x in items if isinstance(x, jax.Array)).devices()))
-    return Arrays(items, offsets_of(lengths), feature, common_dtype(dtypes, on_jax), device)
+    dtype = common_dtype(dtypes, on_jax)
+    if on_jax and not uniform:
+        for x in items:
+            fits(call, x, dtype)
+    return Arrays(items, fit(call, offsets_of(lengths)), feature, dtype, device, uniform)
 
 
 def common_dtype(dtypes, on_jax: bool) -> np.dtype:
     """The dtype that `jnp.concatenate` would give; 64-bit NumPy dtypes stay unless a JAX array is among them."""
     dtypes = [d.newbyteorder("=") for d in dtypes] or [np.dtype(np.float32)]
+    if len(dtypes) == 1:
+        return jax.dtypes.canonicalize_dtype(dtypes[0]) if on_jax else dtypes[0]
     with contextlib.nullcontext() if on_jax else x64(*dtypes):
         return np.dtype(jnp.result_type(*dtypes))
+
+
+def fits(call: str, x, dtype) -> None:
+    """Refuse 64-bit integers that a cut to `dtype`, which JAX makes without x64, would turn into other numbers."""
+    if x.dtype in _WIDE and x.dtype.kind in "iu" and dtype.kind in "iu" and x.dtype != dtype and x.size:
+        low, high, info = x.min(), x.max(), np.iinfo(dtype)
+        if low < info.min or high > info.max:
+            raise ValueError(f"{call}: values from {low} to {high} do not fit {dtype}, which JAX makes of {x.dtype}; enable "
+                             "x64 in JAX, or pass NumPy arrays only")
 
 
 def _entries(call, items):
@@ -146,12 +164,13 @@ def as_numpy(call: str, what: str, x) -> np.ndarray:
     return array
 
 
-def _trailing_shape(call, items):
-    first = items[0].shape if items else ()
-    for i, x in enumerate(items):
-        if x.ndim == 0:
+def _lengths(call, shapes):
+    """Lengths and trailing shape of entries that are not all 1-D."""
+    first = shapes[0]
+    for i, shape in enumerate(shapes):
+        if not shape:
             raise ValueError(f"{call}: entry {i} of the list is 0-d; every entry needs a first axis, its rows")
-        if x.shape[1:] != first[1:]:
+        if shape[1:] != first[1:]:
             raise ValueError(f"{call}: entries of one list must have equal shapes but for the first axis, got "
-                             f"{first} at 0 and {x.shape} at {i}")
-    return first[1:]
+                             f"{first} at 0 and {shape} at {i}")
+    return [shape[0] for shape in shapes], first[1:]

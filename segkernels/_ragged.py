@@ -75,10 +75,11 @@ class Ragged:
             raise ValueError(f"{call}: `size` must hold all {packed.total} rows, got {size}")
         if s < len(packed.items):
             raise ValueError(f"{call}: `num_segments` must be at least the number of arrays, {len(packed.items)}, got {s}")
-        values = packed.pack(size)
-        _fits_jax(call, values)
-        segments = Segments(np.pad(packed.offsets, (0, s - len(packed.items)), mode="edge")).prepare(size)
-        return cls._make(_host.put(values, packed.device), segments)
+        values, kept = packed.pack(size), jax.dtypes.canonicalize_dtype(packed.dtype)
+        _host.fits(call, values, kept)
+        offsets = np.pad(packed.offsets, (0, s - len(packed.items)), mode="edge")
+        segments = Segments.from_offsets(offsets).prepare(size)
+        return cls._make(_host.put(values.astype(kept, copy=False), packed.device), segments)
 
     @classmethod
     def from_padded(cls, dense, lengths) -> "Ragged":
@@ -185,16 +186,6 @@ class Ragged:
     def __repr__(self):
         dtype, shape = getattr(self.values, "dtype", "?"), getattr(self.values, "shape", "?")
         return f"Ragged(values={dtype}{list(shape)}, segments={self.segments!r})"
-
-
-def _fits_jax(call, values):
-    """Refuse 64-bit integers that JAX would cut to 32 bits to another number."""
-    kept = jax.dtypes.canonicalize_dtype(values.dtype)
-    if kept != values.dtype and values.dtype.kind in "iu" and values.size:
-        info = np.iinfo(kept)
-        if values.min() < info.min or values.max() > info.max:
-            raise ValueError(f"{call}: values from {values.min()} to {values.max()} do not fit {kept}, which JAX makes of "
-                             f"{values.dtype}; enable x64 in JAX")
 
 
 @functools.partial(jax.jit, static_argnames="length")

@@ -57,7 +57,7 @@ class Segments:
         if isinstance(lengths, jax.Array):
             dtype = jnp.result_type(lengths.dtype, jnp.int32)
             return cls._make(jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(lengths, dtype=dtype)]))
-        return cls._make(_fit(call, offsets_of(lengths)))
+        return cls._make(fit(call, offsets_of(lengths)))
 
     @classmethod
     def from_ids(cls, ids, num_segments=None) -> "Segments":
@@ -81,7 +81,7 @@ class Segments:
         s = _check.required_size(call, "num_segments", num_segments)
         ids = ids.astype(jnp.result_type(ids.dtype, jnp.int32))
         if isinstance(ids, np.ndarray):
-            return cls._make(_fit(call, np.searchsorted(ids, np.arange(s + 1))))
+            return cls._make(fit(call, np.searchsorted(ids, np.arange(s + 1))))
         return cls._make(jnp.searchsorted(ids, jnp.arange(s + 1, dtype=ids.dtype)).astype(jnp.int32))
 
     @classmethod
@@ -110,7 +110,7 @@ class Segments:
         if xp is jnp:
             return cls._make(jnp.nonzero(heads, size=s + 1, fill_value=n)[0].astype(jnp.int32))
         starts = np.flatnonzero(heads)[: s + 1]
-        return cls._make(_fit(call, np.concatenate([starts, np.full(s + 1 - len(starts), n)])))
+        return cls._make(fit(call, np.concatenate([starts, np.full(s + 1 - len(starts), n)])))
 
     @classmethod
     def group(cls, ids, num_segments):
@@ -222,7 +222,7 @@ def head_bits(offsets, n):
     return jnp.zeros(words, jnp.uint32).at[starts // 32].add(bits, mode="drop")
 
 
-def _fit(call, offsets: np.ndarray) -> np.ndarray:
+def fit(call, offsets: np.ndarray) -> np.ndarray:
     """Offsets as a locked int32 array, or int64 where they need it and JAX has it."""
     dtype = np.int32
     if offsets[-1] > np.iinfo(np.int32).max:
@@ -246,5 +246,5 @@ def _checked_offsets(call, offsets):
             at = int(np.argmax(known[1:] < known[:-1]))
             raise ValueError(f"{call}: `offsets` must never decrease, got {known[at]} before {known[at + 1]}")
     if isinstance(offsets, np.ndarray):
-        return _fit(call, offsets)
+        return fit(call, offsets)
     return offsets.astype(jnp.int64 if jax.config.jax_enable_x64 and offsets.dtype.itemsize == 8 else jnp.int32)
