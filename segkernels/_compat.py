@@ -1,5 +1,6 @@
 """The only file that touches private JAX names: each with a public way round it, and the day it may go."""
 
+import contextlib
 import functools
 
 import jax
@@ -9,6 +10,20 @@ try:
     from jaxlib import _jax as _jaxlib
 except ImportError:  # a jaxlib that has moved it: the public way serves
     _jaxlib = None
+try:
+    from jax._src.core import trace_state_clean as _trace_state_clean
+except ImportError:
+    _trace_state_clean = None
+
+
+def now():
+    """A scope in which calls on concrete arrays run at once, inside a trace of the user's too.
+
+    Inside a trace that is the public `jax.ensure_compile_time_eval`. Outside it is no scope at all, for in that one
+    JAX compiles each constant of a function it traces. Goes when it no longer does.
+    """
+    clean = _trace_state_clean is not None and _trace_state_clean()
+    return contextlib.nullcontext() if clean else jax.ensure_compile_time_eval()
 
 
 def device_arrays(views: list, device) -> list:

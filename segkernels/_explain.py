@@ -6,6 +6,7 @@ from jax.extend.core import subjaxprs
 
 from segkernels import _host, _select, _verbs
 from segkernels._ragged import Ragged
+from segkernels._segments import Segments
 
 
 def explain(function, *args, platform=None, **kwargs) -> None:
@@ -30,8 +31,7 @@ def explain(function, *args, platform=None, **kwargs) -> None:
     platform = {"gpu": "cuda", None: _default_platform(args)}.get(platform, platform)
     if platform not in _select.PLATFORMS:
         raise ValueError(f"explain: `platform` must be one of {', '.join(_select.PLATFORMS)}, got {platform!r}")
-    # A list is packed as its call would pack it: the machines are asked about the bucket, not about the lengths.
-    args = [Ragged.from_arrays(a) if isinstance(a, (list, tuple)) else a for a in args]
+    args = [_packed(a) for a in args]
     arrays = [a.values if isinstance(a, Ragged) else a for a in args]
     with _host.x64(*(a.dtype for a in arrays if isinstance(a, np.ndarray))):
         jaxpr = jax.make_jaxpr(lambda *args: function(*args, **kwargs))(*args)
@@ -40,6 +40,14 @@ def explain(function, *args, platform=None, **kwargs) -> None:
         avals = [v.aval for v in eqn.invars]
         call = _verbs.call_of(eqn.primitive, avals, eqn.params)
         print("\n".join(f"  {line}" for line in _select.explanation(call, platform)))
+
+
+def _packed(x):
+    """A list as its call packs it, for the machines are asked about the bucket; anything else as it is."""
+    if not isinstance(x, (list, tuple)):
+        return x
+    packed = _host.arrays("explain", x)
+    return Ragged._make(packed.pack(_host.row_bucket(packed.total)), Segments._make(packed.offsets))
 
 
 def _default_platform(args):

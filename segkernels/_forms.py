@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from segkernels import _check, _host
+from segkernels import _check, _compat, _host
 from segkernels._ragged import Ragged
 from segkernels._segments import Segments, head_bits
 
@@ -71,7 +71,7 @@ def layout(call, segments):
 
 def on_host(body, values, segments, device, options):
     """Run a body on host buffers at once, outside any trace, and give its result as a NumPy array we may not write to."""
-    with jax.ensure_compile_time_eval():
+    with _compat.now():
         return np.asarray(jitted(body)(_host.put(values, device), segments, **options))
 
 

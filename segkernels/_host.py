@@ -124,17 +124,17 @@ def arrays(call: str, items) -> Arrays:
 
 
 def common_dtype(dtypes, on_jax: bool) -> np.dtype:
-    """The dtype that `jnp.concatenate` would give; 64-bit NumPy dtypes stay unless a JAX array is among them."""
+    """The dtype that `jnp.concatenate` would give, with x64 unless a JAX array is among them."""
     dtypes = [d.newbyteorder("=") for d in dtypes] or [np.dtype(np.float32)]
     if len(dtypes) == 1:
         return jax.dtypes.canonicalize_dtype(dtypes[0]) if on_jax else dtypes[0]
-    with contextlib.nullcontext() if on_jax else x64(*dtypes):
+    with contextlib.nullcontext() if on_jax else jax.enable_x64(True):
         return np.dtype(jnp.result_type(*dtypes))
 
 
 def fits(call: str, x, dtype) -> None:
-    """Refuse 64-bit integers that a cut to `dtype`, which JAX makes without x64, would turn into other numbers."""
-    if x.dtype in _WIDE and x.dtype.kind in "iu" and dtype.kind in "iu" and x.dtype != dtype and x.size:
+    """Refuse integers that a cut to `dtype`, which JAX makes without x64, would turn into other numbers."""
+    if x.dtype.kind in "iu" and dtype.kind in "iu" and x.size and not np.can_cast(x.dtype, dtype):
         low, high, info = x.min(), x.max(), np.iinfo(dtype)
         if low < info.min or high > info.max:
             raise ValueError(f"{call}: values from {low} to {high} do not fit {dtype}, which JAX makes of {x.dtype}; enable "

@@ -4,7 +4,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from segkernels import _check, _forms, _host, _select, _verbs
 from segkernels._segments import Segments
