@@ -204,12 +204,13 @@ def _scan_batch(operands, dims, **params):
     n, words = values[0].shape[1], heads.shape[1]
     n_live = jnp.clip(n_live, 0, n)
     # Whole words a member, and a head where its dead rows begin.
-    rows = jnp.arange(words, dtype=n_live.dtype)
-    dead = jnp.where(rows == (n_live >> 5)[:, None], jnp.uint32(1) << (n_live & 31).astype(jnp.uint32)[:, None], 0)
+    word = jnp.arange(words, dtype=n_live.dtype)[None]
+    bit = jnp.uint32(1) << (n_live & 31).astype(jnp.uint32)
+    dead = jnp.where(word == (n_live >> 5)[:, None], bit[:, None], jnp.uint32(0))
     total = _total_rows("scan", b, 32 * words, n_live.dtype)
     values = [_pad_rows(x, 32 * words).reshape(total, x.shape[2]) for x in values]
     out = scan_p.bind(*values, (heads | dead).reshape(-1), jnp.asarray(total, n_live.dtype), **params)
-    live = (jnp.arange(n, dtype=n_live.dtype) < n_live[:, None])[..., None]
+    live = (jnp.arange(n, dtype=n_live.dtype)[None] < n_live[:, None])[..., None]
     out = [y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out]
     return [jnp.where(live, y, jnp.zeros((), y.dtype)) for y in out], [0] * len(out)
 

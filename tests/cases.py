@@ -47,6 +47,13 @@ def row_id(row):
     return "-".join([op.name.removeprefix("segmented_"), *(k for k, v in options.items() if v), walk])
 
 
+def tiered(rows):
+    """The rows, those of walks that compile slowly in the slow tier but for the first of each operation and walk."""
+    first = {(op.name, walk): options for op, options, walk in reversed(rows)}
+    slow = [row[2] != "loop" and first[row[0].name, row[2]] is not row[1] for row in rows]
+    return [pytest.param(row, id=row_id(row), marks=pytest.mark.slow if late else ()) for row, late in zip(rows, slow)]
+
+
 def crossed(rows, values, fast):
     """Every row with every value; those of walks that compile slowly are in the slow tier but for the `fast` values."""
     return [

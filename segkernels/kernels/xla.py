@@ -55,15 +55,15 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):
     if 0 in (n, f):
         return values
     n_live = jnp.clip(n_live, 0, n)
-    wide = tuple(x.astype(accumulator(x.dtype)) for x in values)
+    wide = _widened(values)
     fold = dict(monoid=monoid, reverse=reverse, exclusive=exclusive)
     if config.walk == "associative":
         out = _scan_associative(wide, heads, n_live, **fold)
     elif f == 1 and not (isinstance(n, int) and n < 8):
-        out = _scan_lanes(tuple(x.reshape(n) for x in wide), _reset_bits(heads, n_live, reverse), n_live, **fold)
+        out = _scan_lanes(tuple(x[:, 0] for x in wide), _reset_bits(heads, n_live, reverse), n_live, **fold)
     else:
         out = _scan_rows(wide, _reset_bits(heads, n_live, reverse), n_live, **fold)
-    return tuple(y.reshape(x.shape).astype(x.dtype) for y, x in zip(out, values))
+    return tuple(y[:n].reshape(x.shape).astype(x.dtype) for y, x in zip(out, values))
 
 
 def reduce(values, offsets, *, monoid, config):
@@ -72,7 +72,7 @@ def reduce(values, offsets, *, monoid, config):
     if 0 in (n, f, offsets.shape[0] - 1):
         return tuple(jnp.full((offsets.shape[0] - 1, f), monoid.identity(x.dtype), x.dtype) for x in values)
     offsets = jnp.clip(offsets, 0, n)
-    wide = tuple(x.astype(accumulator(x.dtype)) for x in values)
+    wide = _widened(values)
     if config.walk == "segment_sum":
         out = _reduce_by_ids(wide, offsets, monoid)
     elif config.walk == "associative":
@@ -91,6 +91,12 @@ def spread(per_segment, offsets, *, n, config):
     heads = head_bits(offsets, n)
     (out,) = scan((at_heads,), heads, offsets[-1], monoid=FIRST, reverse=False, exclusive=False, config=config)
     return out
+
+
+def _widened(values):
+    """Values in the dtype they are combined in; with a symbolic number of rows, one that holds any block of a loop."""
+    wide = tuple(x.astype(accumulator(x.dtype)) for x in values)
+    return wide if isinstance(values[0].shape[0], int) else tuple(jnp.pad(x, ((0, 16), (0, 0))) for x in wide)
 
 
 # The loop ------------------------------------------------------------------------------------------------------------
@@ -277,10 +283,9 @@ def _reduce_loop(values, offsets, monoid):
 
 def _block_rows(n, s):
     """Rows a step takes of one column: more for longer segments, never more than there are."""
-    for rows, mean in ((16, 64), (8, 0)):
-        if n >= rows and n >= mean * s:
-            return rows
-    return 1
+    if not (isinstance(n, int) and isinstance(s, int)):
+        return 8
+    return next((rows for rows, mean in ((16, 64), (8, 0)) if n >= max(rows, mean * s)), 1)
 
 
 # Accelerators and user functions -------------------------------------------------------------------------------------

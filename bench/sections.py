@@ -1,0 +1,181 @@
+"""Sections: functions that measure and yield rows, and sentences to print between tables."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from bench import answers, peers, timing, workloads
+from segkernels import segmented_cumsum
+
+_SAMPLE = 50  # arrays of a cold loop: each costs a compile
+_DTYPES = ("float32", "bfloat16", "float16", "float64", "int8", "int32", "int64", "complex64")
+_FEATURES = (1, 3, 16, 64, 300)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How much to measure: sizes of flat calls, lengths of lists, and when a table has enough rounds."""
+
+    sizes: tuple[int, ...]
+    counts: tuple[int, ...]
+    rounds: int
+    budget: float
+    seed: int
+    notify: Callable[[str], None]
+
+    def in_turns(self, candidates):
+        """Measure candidates as these settings say."""
+        return timing.in_turns(candidates, rounds=self.rounds, budget=self.budget, notify=self.notify)
+
+
+QUICK = dict(sizes=(2**20,), counts=(10, 1000), rounds=25, budget=3.0)
+FULL = dict(sizes=(2**20, 2**24), counts=(10, 100, 1000, 10_000), rounds=100, budget=20.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One measurement: figures by the names of `report.COLUMNS`, or what is wrong with the answer."""
+
+    section: str
+    workload: str
+    implementation: str
+    figures: dict
+    fault: str | None = None
+
+
+def flat(settings):
+    """One buffer on the device, against what memory allows and what users write."""
+    for n in settings.sizes:
+        workload = workloads.flat(settings.seed, n)
+        results = settings.in_turns(_candidate(i, workload, n, workload.host.nbytes) for i in peers.FLAT)
+        yield from _rows("flat", f"{_power(n)}, mean 100, float32", results, "ns", compiled=True,
+                         over={"over_add": "jit(x + 1)", "over_copy": "np.copy"})  # fmt: skip
+    workload = workloads.flat(settings.seed, 2**16)
+    for implementation in (peers.OURS_FLAT, peers.ASSOCIATIVE):
+        settings.notify(f"compiling {implementation.name}")
+        result = timing.first_call(_candidate(implementation, workload, 2**16))
+        yield Row("flat", "compiles at n = 2^16", result.candidate.name, _compiled(result), result.fault)
+
+
+def lists(settings):
+    """The drop-in call on a list of arrays."""
+    yield "Lengths are uniform from 1 to 199. Compiles are those of the first call."
+    over = {"over_numpy": "np.cumsum loop, NumPy in", "over_jit": "warm jit loop, JAX in"}
+    for count in settings.counts:
+        workload = workloads.arrays(settings.seed, count)
+        results = settings.in_turns([_candidate(i, workload, count) for i in peers.LISTS])
+        yield from _rows("lists", f"{count:,} arrays", results, "us", compiled=True, over=over)
+    yield "One call each with nothing compiled. Every length that JAX has not seen costs the loop a compile, hence so few arrays."
+    settings.notify("cold calls")
+    sample = workloads.arrays(settings.seed + 1, _SAMPLE)
+    for name, function in (("jit loop, JAX in", peers.jit_loop), ("segmented_cumsum, JAX in", segmented_cumsum)):
+        yield _cold_row(f"cold, {_SAMPLE} sampled", name, function, sample)
+    yield "Each length from 1 to 1,000 once."
+    settings.notify("1,000 new lengths")
+    new = workloads.new_lengths(settings.seed, 1000)
+    yield _cold_row("cold, 1,000 new lengths", "segmented_cumsum, JAX in", segmented_cumsum, new)
+
+
+def dtypes(settings):
+    """One buffer for each dtype; 64-bit ones inside a scope of x64."""
+    n = 2**20
+    candidates = []
+    for dtype in _DTYPES:
+        candidates.append(_ours(dtype, workloads.flat(settings.seed, n, dtype=jnp.dtype(dtype)), n))
+    yield from _rows("dtypes", f"{_power(n)}, mean 100, segmented_cumsum prepared", settings.in_turns(candidates), "ns",
+                     over={"over_float32": "float32"})  # fmt: skip
+
+
+def features(settings):
+    """As many scalars, in rows of more and more features."""
+    candidates = []
+    for f in _FEATURES:
+        n = 2**20 // f
+        workload = workloads.flat(settings.seed, n, feature=() if f == 1 else (f,))
+        candidates.append(_ours(f"f = {f}", workload, n * f))
+    yield "Each element is a scalar; segments have 100 rows on average, of f scalars each."
+    yield from _rows("features", "n * f near 2^20, float32, segmented_cumsum prepared", settings.in_turns(candidates), "ns",
+                     over={"over_one": "f = 1"})  # fmt: skip
+
+
+def laws(settings):
+    """One buffer cut in several ways."""
+    yield from (f"{law.name}: {law.sentence}" for law in workloads.LAWS)
+    for n in settings.sizes:
+        candidates = [_ours(law.name, workloads.flat(settings.seed, n, law), n) for law in workloads.LAWS]
+        results = settings.in_turns(candidates)
+        several = {r.candidate.name: r for r in results if r.seconds}
+        ones = several.pop(workloads.ALL_ONES.name, None)
+        best = min(several.values(), key=lambda r: r.median, default=None)
+        over = {"over_best": best.candidate.name} if best else {}
+        yield from _rows("laws", f"{_power(n)}, float32, segmented_cumsum prepared", results, "ns", over=over)
+        if best:
+            worst = max(several.values(), key=lambda r: r.over(best))
+            yield f"worst / best: {worst.over(best):.2f} ({worst.candidate.name} / {best.candidate.name})"
+        if best and ones:
+            yield f"all ones / best: {ones.over(best):.2f}"
+
+
+SECTIONS = {section.__name__: section for section in (flat, lists, dtypes, features, laws)}
+
+
+# Pieces --------------------------------------------------------------------------------------------------------------
+
+
+def _power(n):
+    return f"n = 2^{n.bit_length() - 1}"
+
+
+def _candidate(implementation, workload, units, nbytes=0):
+    return timing.Candidate(implementation.name, implementation.prepare(workload),
+                            lambda got: answers.fault(got, implementation.answer(workload)), units, 2 * nbytes,
+                            implementation.on_jax, implementation.clear)  # fmt: skip
+
+
+def _ours(name, workload, units):
+    """The flat call on a workload, in the scope that its dtype needs."""
+    values, segments = workload.device, workload.prepared
+
+    def wide():
+        with jax.enable_x64(True):
+            return segmented_cumsum(values, segments)
+
+    def fault(got):
+        # The answer is made here and let go: those of a whole table are gigabytes.
+        return answers.fault(got, answers.cumsums(workload.host, workload.lengths))
+
+    call = wide if workload.wide else lambda: segmented_cumsum(values, segments)
+    return timing.Candidate(name, call, fault, units, 2 * workload.host.nbytes)
+
+
+def _rows(section, workload, results, unit, *, over, compiled=False):
+    """Rows of one table: times, and ratios to the rows that `over` names."""
+    timed = {r.candidate.name: r for r in results if r.seconds}
+    for result in results:
+        name, figures = result.candidate.name, {}
+        if result.seconds:
+            figures = dict(ms=1e3 * result.median, min_ms=1e3 * min(result.seconds), spread=result.spread)
+            figures[unit] = {"ns": 1e9, "us": 1e6}[unit] * result.median / result.candidate.units
+            if result.candidate.moved:
+                figures["gb_s"] = result.candidate.moved / result.median / 1e9
+            figures |= {key: result.over(timed[base]) for key, base in over.items() if base in timed}
+            figures |= _compiled(result) if compiled else {}
+            figures["rounds"] = len(result.seconds)
+        yield Row(section, workload, name, figures, result.fault)
+
+
+def _compiled(result):
+    """What the first call compiled, for calls that JAX has a part in."""
+    return dict(compile_s=result.first.seconds, compiles=result.first.number) if result.first.number else {}
+
+
+def _cold_row(name, implementation, function, workload):
+    """The row of one call of a function of a list of JAX arrays, with nothing compiled."""
+    arrays = workload.device
+    result = timing.first_call(timing.Candidate(implementation, lambda: function(arrays),
+                                                lambda got: answers.fault(got, workload.flat.answer), len(arrays), clear=True))
+    seconds = result.first_seconds
+    figures = dict(total_s=seconds, us=1e6 * seconds / len(arrays), **_compiled(result)) if result.fault is None else {}
+    return Row("lists", name, implementation, figures, result.fault)
