@@ -26,15 +26,15 @@ def now():
     return contextlib.nullcontext() if clean else jax.ensure_compile_time_eval()
 
 
-def device_arrays(views: list, device) -> list:
-    """Make a `jax.Array` on `device` of each NumPy array, which nobody may write to afterwards.
+def device_arrays(views: list, device, *, copy: bool = True) -> list:
+    """Make a `jax.Array` on `device` of each NumPy array; without `copy` it may be the same memory, then ours no more.
 
     Making the arrays is the whole cost of a list call. The private call takes a third of the time of the public one
     and, as jit does, leaves arrays on the default device free to follow others (uncommitted). Goes when
     `jax.device_put` of a list costs under 8 us an array.
     """
     put = _private_put() or _public_put
-    return put(views, jax.sharding.SingleDeviceSharding(device), device, device != default_device())
+    return put(views, jax.sharding.SingleDeviceSharding(device), device, device != default_device(), copy)
 
 
 def default_device():
@@ -43,19 +43,20 @@ def default_device():
     return chosen if isinstance(chosen, jax.Device) else jax.local_devices(backend=chosen)[0]
 
 
-def _public_put(views, sharding, device, committed):
+def _public_put(views, sharding, device, committed, copy):
     del device, committed  # always committed
+    views = [v.copy() for v in views] if copy else views
     return [jax.make_array_from_callback(v.shape, sharding, lambda index, v=v: v[index]) for v in views]
 
 
-def _fast_put(views, sharding, device, committed):
+def _fast_put(views, sharding, device, committed, copy):
     put, devices, avals, out = _jaxlib.batched_device_put, [device], {}, []
     for v in views:
-        shape = v.shape
-        aval = avals.get(shape)
+        n = len(v)
+        aval = avals.get(n)  # the views of one call share dtype and trailing shape
         if aval is None:
-            aval = avals[shape] = jax.core.ShapedArray(shape, v.dtype)
-        out.append(put(aval, sharding, [v], devices, committed))
+            aval = avals[n] = jax.core.ShapedArray(v.shape, v.dtype)
+        out.append(put(aval, sharding, [v], devices, committed, copy))
     return out
 
 
@@ -65,7 +66,7 @@ def _private_put():
     try:
         device = jax.local_devices(backend="cpu")[0]
         sample = np.arange(3, dtype=np.float32)
-        (made,) = _fast_put([sample], jax.sharding.SingleDeviceSharding(device), device, False)
+        (made,) = _fast_put([sample], jax.sharding.SingleDeviceSharding(device), device, False, True)
         right = isinstance(made, jax.Array) and made.shape == (3,) and np.array_equal(np.asarray(made), sample)
     except Exception:  # noqa: BLE001 - whatever a future private name does, the public way serves
         return None

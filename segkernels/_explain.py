@@ -32,9 +32,14 @@ def explain(function, *args, platform=None, **kwargs) -> None:
     if platform not in _select.PLATFORMS:
         raise ValueError(f"explain: `platform` must be one of {', '.join(_select.PLATFORMS)}, got {platform!r}")
     args = [_packed(a) for a in args]
-    arrays = [a.values if isinstance(a, Ragged) else a for a in args]
-    with _host.x64(*(a.dtype for a in arrays if isinstance(a, np.ndarray))):
-        jaxpr = jax.make_jaxpr(lambda *args: function(*args, **kwargs))(*args)
+    values = [a.values if isinstance(a, Ragged) else None if isinstance(a, Segments) else a for a in args]
+
+    def traced(values):
+        # Layouts stay as they are, concrete or not: sizes may be read off them.
+        return function(*map(_with_values, args, values), **kwargs)
+
+    with _host.x64(*(v.dtype for v in values if isinstance(v, np.ndarray))):
+        jaxpr = jax.make_jaxpr(traced)(values)
     print(f"{getattr(function, '__name__', 'the call')} on {platform}")
     for eqn in _equations(jaxpr.jaxpr):
         avals = [v.aval for v in eqn.invars]
@@ -48,6 +53,10 @@ def _packed(x):
         return x
     packed = _host.arrays("explain", x)
     return Ragged._make(packed.pack(_host.row_bucket(packed.total)), Segments._make(packed.offsets))
+
+
+def _with_values(arg, values):
+    return arg if values is None else Ragged._make(values, arg.segments) if isinstance(arg, Ragged) else values
 
 
 def _default_platform(args):

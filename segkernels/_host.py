@@ -28,7 +28,7 @@ def row_bucket(n: int) -> int:
     """
     if n <= 128:
         return 128
-    step = 1 << max((n - 1).bit_length() - 3, 0)
+    step = 1 << (int(n) - 1).bit_length() - 3
     return -(-n // step) * step
 
 
@@ -84,7 +84,7 @@ class Arrays:
 
 def put(buffer: np.ndarray, device=None) -> jax.Array:
     """Put a buffer of ours, which nobody writes to afterwards, on a device, by default JAX's."""
-    return _compat.device_arrays([buffer], device or _compat.default_device())[0]
+    return _compat.device_arrays([buffer], device or _compat.default_device(), copy=False)[0]
 
 
 def _aligned(shape, dtype) -> np.ndarray:
@@ -126,8 +126,9 @@ def arrays(call: str, items) -> Arrays:
 def common_dtype(dtypes, on_jax: bool) -> np.dtype:
     """The dtype that `jnp.concatenate` would give, with x64 unless a JAX array is among them."""
     dtypes = [d.newbyteorder("=") for d in dtypes] or [np.dtype(np.float32)]
+    dtypes = {jax.dtypes.canonicalize_dtype(d) for d in dtypes} if on_jax else dtypes
     if len(dtypes) == 1:
-        return jax.dtypes.canonicalize_dtype(dtypes[0]) if on_jax else dtypes[0]
+        return next(iter(dtypes))
     with contextlib.nullcontext() if on_jax else jax.enable_x64(True):
         return np.dtype(jnp.result_type(*dtypes))
 

@@ -191,7 +191,7 @@ class Ragged:
 @functools.partial(jax.jit, static_argnames="length")
 def _to_padded(values, segments, fill, *, length):
     offsets = jnp.asarray(segments.offsets)
-    position = jnp.arange(length, dtype=offsets.dtype)
+    position = jnp.arange(length, dtype=offsets.dtype)[None]
     rows = jnp.minimum(offsets[:-1, None] + position, max(values.shape[0] - 1, 0))
     live = (position < segments.lengths[:, None]).reshape(rows.shape + (1,) * (values.ndim - 1))
     fill = jnp.asarray(fill).astype(values.dtype)

@@ -55,7 +55,7 @@ class Segments:
         if known is not None and known.size and known.min() < 0:
             raise ValueError(f"{call}: `lengths` must not be negative, got {known.min()} at {known.argmin()}")
         if isinstance(lengths, jax.Array):
-            dtype = jnp.result_type(lengths.dtype, jnp.int32)
+            dtype = _index_dtype(lengths.dtype)
             return cls._make(jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(lengths, dtype=dtype)]))
         return cls._make(fit(call, offsets_of(lengths)))
 
@@ -79,10 +79,10 @@ class Segments:
         if num_segments is None and known is not None:
             num_segments = int(known[-1]) + 1 if known.size else 0
         s = _check.required_size(call, "num_segments", num_segments)
-        ids = ids.astype(jnp.result_type(ids.dtype, jnp.int32))
         if isinstance(ids, np.ndarray):
             return cls._make(fit(call, np.searchsorted(ids, np.arange(s + 1))))
-        return cls._make(jnp.searchsorted(ids, jnp.arange(s + 1, dtype=ids.dtype)).astype(jnp.int32))
+        dtype = _index_dtype(ids.dtype)
+        return cls._make(jnp.searchsorted(ids.astype(dtype), jnp.arange(s + 1, dtype=dtype)).astype(dtype))
 
     @classmethod
     def from_flags(cls, flags, *, num_segments=None, ends=False) -> "Segments":
@@ -126,7 +126,7 @@ class Segments:
         ids = _check.integer_vector(call, "ids", ids)
         s = _check.required_size(call, "num_segments", num_segments)
         xp = jnp if isinstance(ids, jax.Array) else np
-        ids = ids.astype(jnp.result_type(ids.dtype, jnp.int32))
+        ids = ids.astype(_index_dtype(ids.dtype) if xp is jnp else np.int64)
         ids = xp.where((ids < 0) | (ids >= s), s, ids)
         order = xp.argsort(ids, kind="stable") if xp is np else jnp.argsort(ids, stable=True)
         return order, cls.from_ids(ids[order], s)
@@ -167,7 +167,7 @@ class Segments:
                              f"for {self.num_segments} segments")
         xp = np if isinstance(index, np.ndarray) and isinstance(self.offsets, np.ndarray) else jnp
         starts = self.offsets[:-1].reshape((-1,) + (1,) * (index.ndim - 1))
-        return xp.where(index < 0, self.offsets[-1], starts + index).astype(self.offsets.dtype)
+        return xp.where(index < 0, self.offsets[-1], starts + index.astype(self.offsets.dtype)).astype(self.offsets.dtype)
 
     def prepare(self, n: int) -> "Segments":
         """The same layout with the head bits for a buffer of `n` rows made, as every scan needs them.
@@ -247,4 +247,9 @@ def _checked_offsets(call, offsets):
             raise ValueError(f"{call}: `offsets` must never decrease, got {known[at]} before {known[at + 1]}")
     if isinstance(offsets, np.ndarray):
         return fit(call, offsets)
-    return offsets.astype(jnp.int64 if jax.config.jax_enable_x64 and offsets.dtype.itemsize == 8 else jnp.int32)
+    return offsets.astype(_index_dtype(offsets.dtype))
+
+
+def _index_dtype(dtype):
+    """The dtype of offsets made of JAX integers: 64 bits where those have them, which takes x64."""
+    return jnp.int64 if dtype.itemsize == 8 else jnp.int32

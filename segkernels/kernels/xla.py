@@ -243,7 +243,7 @@ def _reduce_loop(values, offsets, monoid):
     n, f = values[0].shape
     s = offsets.shape[0] - 1
     width = _columns(values, _REDUCE_BYTES)
-    rows = 1 if f > 1 else _block_rows(n, s)
+    rows = 1 if f > 1 else _block_rows(n, s, values)
     row = lax.broadcasted_iota(offsets.dtype, (rows, 1), 0)
     identity = tuple(_identity(monoid, x) for x in values)
 
@@ -281,11 +281,12 @@ def _reduce_loop(values, offsets, monoid):
     return lax.while_loop(lambda state: state[0] < tasks, piece, (zero, zero, start, start, out))[4]
 
 
-def _block_rows(n, s):
-    """Rows a step takes of one column: more for longer segments, never more than there are."""
+def _block_rows(n, s, values):
+    """Rows a step takes of one column: 64 bytes of them, half of that for short segments, and no more than there are."""
+    itemsize = sum(x.dtype.itemsize for x in values)
     if not (isinstance(n, int) and isinstance(s, int)):
-        return 8
-    return next((rows for rows, mean in ((16, 64), (8, 0)) if n >= max(rows, mean * s)), 1)
+        return max(1, 32 // itemsize)
+    return next((rows for rows, mean in ((64 // itemsize, 64), (32 // itemsize, 0)) if n >= max(rows, mean * s)), 1)
 
 
 # Accelerators and user functions -------------------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""What XLA makes of the loops on CPU: one native loop each, or a row costs 50 times more."""
+
+import re
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import segkernels as sk
+
+NATIVE = 'xla_cpu_small_call="true"'
+
+
+def compiled(op, options, dtype, shape):
+    segments = cases.segments_of([shape[0] // 2] * 2).prepare(shape[0])
+    extra = dict(size=shape[0]) if op.kind == "spread" else {}
+    shape = (2, *shape[1:]) if op.kind == "spread" else shape
+    f = jax.jit(lambda x, s: op.function(x, s, implementation=cases.config("loop"), **options, **extra))
+    return f.lower(jax.ShapeDtypeStruct(shape, cases.dtype_of(dtype)), segments).compile().as_text()
+
+
+def loops(text):
+    """Loops that are native, and those that run operation by operation at the top level."""
+    entry = text[text.index("\nENTRY") :]
+    return text.count(NATIVE), len(re.findall(r" while\(", entry))
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("row", [r for r in cases.OP_ROWS if r[2] == "loop"], ids=cases.row_id)
+def test_every_loop_is_native(row, dtype):
+    op, options, _ = row
+    with cases.scope(dtype):
+        for shape in ((4096,), (4096, 3), (4096, 16), (4095,)):
+            native, interpreted = loops(compiled(op, options, dtype, shape))
+            columns = (len(shape) > 1) * shape[-1] * cases.dtype_of(dtype).itemsize > 128  # that takes a loop over blocks of them
+            assert native >= 1 and interpreted <= columns, shape
+
+
+@pytest.mark.parametrize("row", [r for r in cases.OP_ROWS if r[2] == "loop"], ids=cases.row_id)
+@pytest.mark.parametrize("f", [64, 300])
+def test_wide_features_loop_natively_over_rows(row, f):
+    """At most the loop over blocks of columns runs operation by operation."""
+    native, interpreted = loops(compiled(row[0], row[1], "float32", (4096, f)))
+    assert native >= 1 and interpreted <= 1
+
+
+def test_the_check_sees_a_loop_that_is_not_native():
+    """The negative control: 64 rows in one iteration are over the limit of jaxlib 0.10; a sort is over any."""
+
+    def body(i, x):
+        return jnp.sort(x + i.astype(x.dtype))
+
+    text = jax.jit(lambda x: jax.lax.fori_loop(0, 10, body, x)).lower(jnp.ones(4096)).compile().as_text()
+    native, interpreted = loops(text)
+    assert native == 0 and interpreted == 1
+
+
+def test_work_follows_the_live_rows():
+    """The trip count of every loop over rows is computed from the layout: none is the capacity."""
+    capacity = 1 << 20
+    text = str(jax.make_jaxpr(lambda x, s: sk.segmented_cumsum(x, s))(jnp.ones(capacity), sk.Segments.from_lengths([3]).prepare(capacity)))
+    assert "segmented_scan" in text
+    lowered = jax.jit(sk.segmented_cumsum).lower(jnp.ones(capacity), sk.Segments.from_lengths([3]).prepare(capacity)).as_text()
+    assert lowered.count("stablehlo.while") >= 2
+    bounds = re.findall(r"stablehlo.compare\s+(?:LT|NE), %\w+, %(\w+)", lowered)
+    constants = dict(re.findall(r"%(\w+) = stablehlo.constant dense<(\d+)> : tensor<i32>", lowered))
+    assert bounds and all(constants.get(name) not in (str(capacity), str(capacity // 8)) for name in bounds)
+
+
+@pytest.mark.parametrize("op", cases.OPS, ids=lambda op: op.name)
+def test_programs_do_not_grow_with_the_data(op):
+    sizes = [len(compiled(op, op.options[0], "float32", (n,))) for n in (1 << 12, 1 << 20)]
+    assert sizes[1] < 1.05 * sizes[0]
+    np.testing.assert_array_less(sizes, 200_000)

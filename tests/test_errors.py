@@ -1,0 +1,120 @@
+"""Bad input of every kind: one sentence that names the call, the argument, what came and what to do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import segkernels as sk
+from segkernels import Segments as S
+
+X, LAYOUT = np.ones(5, np.float32), S.from_lengths([2, 3])
+cumsum, total, repeat = sk.segmented_cumsum, sk.segmented_sum, sk.segmented_repeat
+RAGGED = sk.Ragged.from_arrays([X, X])
+
+# what is tried, what it raises, and words that the sentence must have
+BAD = {
+    # the input
+    "array without segments": (lambda: cumsum(X), TypeError, "segmented_cumsum: `x` must be a list of arrays, a `Ragged`, or an"),
+    "generator": (lambda: cumsum(x for x in [X]), TypeError, "segmented_cumsum: .* got generator"),
+    "dict": (lambda: total({"a": X}), TypeError, "segmented_sum: .* got dict"),
+    "none": (lambda: cumsum(None), TypeError, "got NoneType"),
+    "ids for segments": (lambda: total(X, np.array([0, 0, 1, 1, 1])), TypeError, "`segments` must be a `Segments`, got ndarray.*from_"),
+    "list for segments": (lambda: cumsum(X, [2, 3]), TypeError, "`segments` must be a `Segments`, got list"),
+    "list and segments": (lambda: cumsum([X], LAYOUT), TypeError, "a list has a layout of its own"),
+    "ragged and segments": (lambda: cumsum(RAGGED, LAYOUT), TypeError, "a Ragged has a layout of its own"),
+    "too few rows": (lambda: cumsum(X[:4], LAYOUT), ValueError, "the values have 4 rows but the segments describe 5"),
+    "too few rows, jax": (lambda: total(jnp.ones(4), LAYOUT), ValueError, "the values have 4 rows but the segments describe 5"),
+    "0-d array": (lambda: cumsum(jnp.float32(3), LAYOUT), ValueError, "`x` needs a first axis"),
+    "0-d entry": (lambda: cumsum([X, np.float32(3)]), ValueError, "entry 1 of the list is 0-d"),
+    "scalar entries": (lambda: cumsum([1.0, 2.0]), ValueError, "entry 0 of the list is 0-d"),
+    "trailing shapes": (lambda: cumsum([np.ones((2, 3)), np.ones((1, 4))]), ValueError, r"equal shapes .* \(2, 3\) at 0 and \(1, 4\) at 1"),
+    "ranks": (lambda: total([X, np.ones((1, 4))]), ValueError, "equal shapes but for the first axis"),
+    "traced trailing shapes": (lambda: jax.jit(lambda x: cumsum([x, x[None]]))(X), ValueError, "equal shapes but for the first axis"),
+    "strings": (lambda: cumsum([np.array(["a"])]), TypeError, "`arrays` has dtype <U1; give it a numeric dtype"),
+    "objects": (lambda: cumsum([[None]]), TypeError, "entry 0 must be an array of numbers, got a list"),
+    "ragged entry": (lambda: cumsum([[[1], [1, 2]]]), TypeError, "entry 0 must be an array of numbers"),
+    "dates": (lambda: cumsum([np.array(["2026-01-01"], "M8[D]")]), TypeError, "datetime64"),
+    "masked": (lambda: cumsum([np.ma.array([1.0], mask=[True])]), TypeError, "masked array"),
+    "float8": (lambda: cumsum([jnp.ones(2, jnp.float8_e4m3fn)]), TypeError, "has dtype float8_e4m3fn; give it a numeric dtype"),
+    "longdouble": (lambda: cumsum([np.ones(2, np.longdouble)]), TypeError, "has dtype"),
+    "random keys": (lambda: cumsum([jax.random.split(jax.random.key(0))]), TypeError, "has dtype key"),
+    # options
+    "dtype": (lambda: cumsum([X], dtype="many"), TypeError, "`dtype` must be a dtype, got 'many'"),
+    "dtype kind": (lambda: total([X], dtype="M8[s]"), TypeError, "segmented_sum: `dtype` has dtype datetime64"),
+    "machine": (lambda: cumsum([X], implementation="fast"), ValueError, "`implementation` must be None, one of .*xla, or a `Config`, got 'fast'"),
+    "walk": (lambda: cumsum([X], implementation=sk.Config(walk="run")), ValueError, "`implementation` may set a walk of xla"),
+    "walk of another": (lambda: cumsum([X], implementation=sk.Config("native", "loop")), ValueError, "may set a walk of xla"),
+    "empty": (lambda: total([X], empty=np.ones(2)), TypeError, "`empty` must be a Python or NumPy scalar, got ndarray"),
+    # repeat
+    "repeat shape": (lambda: repeat(X, LAYOUT), ValueError, r"one entry a segment, got shape \(5,\) for 2 segments"),
+    "repeat size": (lambda: repeat(X[:2], LAYOUT, size=4), ValueError, "`size` must hold all 5 rows, got 4"),
+    "repeat traced": (lambda: jax.jit(lambda s: repeat(X[:2], s))(LAYOUT), ValueError, "`size` is required here"),
+    "repeat list": (lambda: repeat([1, 2], [2, 3]), TypeError, "`segments` must be a `Segments`"),
+    # layouts
+    "offsets start": (lambda: S.from_offsets([1, 3, 4]), ValueError, "`offsets` must start at 0, got 1"),
+    "offsets decrease": (lambda: S.from_offsets([0, 3, 2, 4]), ValueError, "`offsets` must never decrease, got 3 before 2"),
+    "offsets decrease, jax": (lambda: S.from_offsets(jnp.array([0, 3, 2])), ValueError, "must never decrease"),
+    "offsets negative": (lambda: S.from_offsets([-1, 2]), ValueError, "must start at 0, got -1"),
+    "offsets none": (lambda: S.from_offsets([]), ValueError, "one entry more than there are segments"),
+    "offsets 2-D": (lambda: S.from_offsets(np.zeros((2, 2), int)), ValueError, r"`offsets` must be 1-D, got shape \(2, 2\)"),
+    "offsets float": (lambda: S.from_offsets([0.0, 2.0]), TypeError, "`offsets` must be integers, got dtype float64"),
+    "offsets bool": (lambda: S.from_offsets(np.array([False, True])), TypeError, "`offsets` must be integers, got dtype bool"),
+    "offsets nothing": (lambda: S.from_offsets(None), TypeError, "must be integers, got dtype object"),
+    "offsets too large": (lambda: S.from_offsets([0, 2**31]), ValueError, "2147483648 rows do not fit 32-bit offsets; enable x64"),
+    "offsets unsigned": (lambda: S.from_offsets(np.array([0, 5, 3], np.uint8)), ValueError, "never decrease, got 5 before 3"),
+    "lengths negative": (lambda: S.from_lengths([2, -1]), ValueError, "`lengths` must not be negative, got -1 at 1"),
+    "lengths float": (lambda: S.from_lengths([2.0]), TypeError, "`lengths` must be integers"),
+    "lengths too many": (lambda: S.from_lengths([2**30, 2**30]), ValueError, "do not fit 32-bit offsets"),
+    "lengths ragged": (lambda: S.from_lengths([[1], [1, 2]]), TypeError, "`lengths` must be a 1-D array of integers"),
+    "ids unsorted": (lambda: S.from_ids([1, 0]), ValueError, r"never decrease; for unsorted ids take .*Segments\.group"),
+    "ids negative": (lambda: S.from_ids([-1, 0], 2), ValueError, "`ids` must not be negative, got -1"),
+    "ids traced": (lambda: jax.jit(lambda i: S.from_ids(i).offsets)(jnp.array([0])), ValueError, "`num_segments` is required here"),
+    "ids number": (lambda: S.from_ids([0], -1), ValueError, "`num_segments` must not be negative, got -1"),
+    "ids number kind": (lambda: S.from_ids([0], 1.5), TypeError, "`num_segments` must be a concrete integer"),
+    "traced number": (lambda: jax.jit(lambda n: S.from_ids(jnp.array([0]), n).offsets)(2), TypeError, "must be a concrete integer"),
+    "flags kind": (lambda: S.from_flags([0, 1]), TypeError, r"`flags` must be a 1-D array of booleans, got int64\[2\]"),
+    "flags traced": (lambda: jax.jit(lambda f: S.from_flags(f).offsets)(jnp.array([True])), ValueError, "`num_segments` is required"),
+    "group number": (lambda: S.group([0, 1], None), ValueError, "`num_segments` is required here"),
+    "prepare": (lambda: LAYOUT.prepare(4), ValueError, "the segments describe 5 rows, got n=4"),
+    "rows": (lambda: LAYOUT.rows(np.zeros(3, int)), ValueError, r"one entry a segment, got shape \(3,\) for 2 segments"),
+    # Ragged
+    "ragged layout": (lambda: sk.Ragged(X, [2, 3]), TypeError, "`segments` must be a `Segments`, got list"),
+    "ragged rows": (lambda: sk.Ragged(X[:4], LAYOUT), ValueError, "the values have 4 rows but the segments describe 5"),
+    "ragged 0-d": (lambda: sk.Ragged(1.0, LAYOUT), ValueError, "`values` needs a first axis"),
+    "from_arrays kind": (lambda: sk.Ragged.from_arrays(X), TypeError, "`arrays` must be a list or tuple of arrays, got ndarray"),
+    "from_arrays traced": (lambda: jax.jit(lambda x: sk.Ragged.from_arrays([x]))(X), TypeError, "an entry is traced"),
+    "from_arrays size": (lambda: sk.Ragged.from_arrays([X], size=4), ValueError, "`size` must hold all 5 rows, got 4"),
+    "from_arrays number": (lambda: sk.Ragged.from_arrays([X, X], num_segments=1), ValueError, "at least the number of arrays, 2, got 1"),
+    "from_arrays wide": (lambda: sk.Ragged.from_arrays([np.array([2**40])]), ValueError, "do not fit int32.*enable x64"),
+    "from_padded": (lambda: sk.Ragged.from_padded(np.ones((2, 3)), [1]), ValueError, r"for as many lengths, got shape \(2, 3\)"),
+    "from_padded length": (lambda: sk.Ragged.from_padded(np.ones((1, 3)), [4]), ValueError, "must not exceed the 3 rows of `dense`, got 4"),
+    "to_padded": (lambda: RAGGED.to_padded(4), ValueError, "`length` must hold the longest segment, 5 rows, got 4"),
+    "to_padded traced": (lambda: jax.jit(lambda x: x.to_padded())(RAGGED), ValueError, "`length` is required here"),
+    "with_values": (lambda: RAGGED.with_values(jnp.ones(3)), ValueError, r"`values` must have 128 rows, got shape \(3,\)"),
+    "other layout": (lambda: RAGGED + sk.Ragged.from_arrays([X[:4], np.ones(6, np.float32)]), ValueError, "the layouts differ in their offsets"),
+    "other size": (lambda: RAGGED + sk.Ragged.from_arrays([X]), ValueError, r"Ragged\.__add__: the layouts differ"),
+    "map": (lambda: RAGGED.map(jnp.add, X), TypeError, "every operand must be a `Ragged`, got ndarray"),
+    "index": (lambda: RAGGED[2], IndexError, "index 2 is out of range for 2 segments"),
+    "slice": (lambda: RAGGED[0:1], TypeError, "the index must be an integer, got slice"),
+    "index traced": (lambda: jax.jit(lambda x: x[0])(RAGGED), TypeError, "only outside jit, vmap and grad"),
+    "iteration traced": (lambda: jax.jit(lambda x: list(x))(RAGGED), TypeError, "only outside jit, vmap and grad"),
+    "array operand": (lambda: RAGGED + jnp.ones(128), TypeError, "unsupported operand|add requires"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_clear_sentence(name):
+    run, kind, words = BAD[name]
+    with pytest.raises(kind, match=words) as caught:
+        run()
+    message = str(caught.value).split("\n---")[0]
+    assert "\n" not in message and len(message) < 400
+
+
+def test_nothing_is_changed_by_a_refused_call():
+    arrays = [np.ones(3, np.float32), np.ones((1, 4), np.float32)]
+    before = [a.copy() for a in arrays]
+    with pytest.raises(ValueError, match="equal shapes"):
+        cumsum(arrays)
+    assert len(arrays) == 2 and all(np.array_equal(a, b) for a, b in zip(arrays, before))

@@ -1,0 +1,80 @@
+"""Which machine serves, what an explicit choice may do, and what `explain` says."""
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import segkernels as sk
+from segkernels import _select
+from segkernels._algebra import ADD
+
+X, SEGMENTS = jnp.ones(8), sk.Segments.from_lengths([3, 5])
+
+
+def call(verb="scan", config=sk.Config()):  # noqa: B008 - frozen
+    return _select.Call(verb, ADD, (jax.core.ShapedArray((8, 1), jnp.float32),), config)
+
+
+@pytest.mark.parametrize(("platform", "walk"), [("cpu", "loop"), ("tpu", "associative"), ("cuda", "associative"), ("rocm", "associative")])
+@pytest.mark.parametrize("verb", ["scan", "reduce", "spread"])
+def test_automatic_choice(verb, platform, walk):
+    machine, config = _select.choose(call(verb), platform)
+    assert (machine.name, config.walk) == ("xla", walk)
+
+
+@pytest.mark.parametrize("name", ["native", "pallas_tpu", "pallas_gpu"])
+def test_an_explicit_choice_is_refused_with_the_reason(name):
+    for run in (lambda: sk.segmented_cumsum(X, SEGMENTS, implementation=name),
+                lambda: sk.segmented_sum(np.ones(8), SEGMENTS, implementation=name),
+                lambda: jax.jit(lambda x: sk.segmented_cumsum(x, SEGMENTS, implementation=name))(X)):  # fmt: skip
+        with pytest.raises(ValueError, match=f"implementation '{name}' cannot serve .* add of float.*(runs on|no such kernel)"):
+            run()
+
+
+def test_an_explicit_choice_is_served():
+    for implementation in ("xla", sk.Config("xla"), *map(cases.config, ("loop", "associative"))):
+        assert sk.segmented_cumsum(X, SEGMENTS, implementation=implementation)[-1] == 5
+    lowered = jax.jit(lambda x: sk.segmented_cumsum(x, SEGMENTS, implementation=cases.config("loop"))).lower(X).as_text()
+    other = jax.jit(lambda x: sk.segmented_cumsum(x, SEGMENTS, implementation=cases.config("associative"))).lower(X).as_text()
+    assert lowered != other and "dynamic_update_slice" in lowered
+
+
+def test_a_walk_of_reductions_does_not_scan():
+    with pytest.raises(ValueError, match="its walks for this are loop and associative, not segment_sum"):
+        sk.segmented_cumsum(X, SEGMENTS, implementation=sk.Config(walk="segment_sum"))
+
+
+def test_verbs_of_derivatives_use_the_choice_where_it_is_served():
+    config = sk.Config(walk="segment_sum")  # spread, the transpose, has no such walk
+    gradient = jax.grad(lambda x: jnp.sum(sk.segmented_sum(x, SEGMENTS, implementation=config)))(X)
+    np.testing.assert_array_equal(gradient, 1)
+    traced = str(jax.make_jaxpr(jax.grad(lambda x: sk.segmented_cumsum(x, SEGMENTS, implementation="xla")[3]))(X))
+    assert "strict=False" in traced
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu", "cuda", "rocm"])
+@pytest.mark.parametrize("op", cases.OPS, ids=lambda op: op.name)
+def test_explain_names_every_machine(op, platform, capsys):
+    args = (np.ones(2, np.float32), SEGMENTS) if op.kind == "spread" else ([np.ones(3, np.float32)] * 2,)
+    sk.explain(op.function, *args, platform=platform)
+    title, chosen, *others = capsys.readouterr().out.splitlines()
+    assert title == f"{op.name} on {platform.replace('gpu', 'cuda')}"
+    assert ": xla, walk " in chosen
+    assert {line.split(":")[0].split()[1] for line in others} == set(_select.NAMES) - {"xla"}
+    assert all(line.startswith("    not ") and len(line.split(": ", 1)[1]) > 10 for line in others)
+
+
+def test_explain_takes_what_the_call_takes(capsys):
+    sk.explain(sk.segmented_cumsum, [np.array([2**40])], exclusive=True)
+    assert "int64[128,1]" in capsys.readouterr().out
+    sk.explain(sk.segmented_cumsum, sk.Ragged.from_arrays([np.ones(300)]))
+    assert "float32[320,1]" in capsys.readouterr().out
+    sk.explain(lambda x, s: jax.grad(lambda x: jnp.sum(sk.segmented_sum(x, s) ** 2))(x), X, SEGMENTS)
+    text = capsys.readouterr().out
+    assert "reduce add of float32[8,1]: xla" in text and "spread of float32[2,1]: xla" in text
+    with pytest.raises(ValueError, match="'native' cannot serve"):
+        sk.explain(sk.segmented_cumsum, X, SEGMENTS, implementation="native")
+    with pytest.raises(ValueError, match="explain: `platform` must be one of"):
+        sk.explain(sk.segmented_cumsum, X, SEGMENTS, platform="quantum")
