@@ -25,8 +25,10 @@ def main(argv):
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(open(_OUT.value, "w")) if _OUT.value else None
         console.print(", ".join(f"{key} {value}" for key, value in about.items()))
-        console.print("Times are taken in turns. A ratio is the median over rounds of the ratio in one round; spread is the "
-                      "distance between the quartiles over the median.\n")
+        console.print(
+            "Times are taken in turns. A ratio is the median over rounds of the ratio in one round; spread is the "
+            "distance between the quartiles over the median.\n"
+        )
         status = stack.enter_context(console.status("starting"))
         for name in _SECTION.value:
             settings = sections.Settings(**(sections.QUICK if _QUICK.value else sections.FULL), seed=_SEED.value,

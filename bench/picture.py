@@ -1,21 +1,18 @@
-"""The README's table and picture of a stored run: ``python -m bench.picture``.
+"""The README's table and picture of a stored run: ``python -m bench.picture [RESULT [PICTURE]]``.
 
-Prints the table in Markdown and draws the picture, from the JSON lines that ``python -m bench --out=FILE`` wrote.
+Prints the table in Markdown and draws the picture, from the JSON lines that ``python -m bench --out=RESULT`` wrote.
 """
 
 import json
 import pathlib
 
 import matplotlib
-from absl import app, flags
+from absl import app
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 RESULT = pathlib.Path(__file__).parent / "results" / "cpu.jsonl"
-_RESULT = flags.DEFINE_string("result", str(RESULT), "The JSON lines of a run.")
-_OUT = flags.DEFINE_string("out", str(RESULT.with_suffix(".png")), "Where to draw the picture.")
-
 _OURS, _REST = "tab:blue", "0.65"
 
 
@@ -33,7 +30,8 @@ def markdown(stored) -> str:
     """The table of the README."""
     first = stored[0]
     lines = [
-        f"Measured on {first['device']}, {first['cpus']} cores, JAX {first['jax']}, Python {first['python']}, commit {first['commit']}.",
+        f"Measured on {first['device']}, {first['cpus']} cores, JAX {first['jax']}, Python {first['python']}, "
+        f"commit {first['commit']}.",
         "",
         "| float32, one flat buffer of 2^24, mean length 100 | ns / element | of `jit(x + 1)` | compile |",
         "|---|---|---|---|",
@@ -43,7 +41,11 @@ def markdown(stored) -> str:
         lines.append(f"| {r['implementation']} | {r['ns']:.2f} | {r['over_add']:.2f} | {compiled} |")
     counts = ("10 arrays", "100 arrays", "1,000 arrays", "10,000 arrays")
     table = {count: {r["implementation"]: r for r in of(stored, "lists", count)} for count in counts}
-    lines += ["", "| list call, us / array (compiles of the first call) | " + " | ".join(counts) + " |", "|---|" + "---|" * len(counts)]
+    lines += [
+        "",
+        "| list call, us / array (compiles of the first call) | " + " | ".join(counts) + " |",
+        "|---|" + "---|" * len(counts),
+    ]
     for name in table[counts[0]]:
         cells = [_cell(table[count].get(name)) for count in counts]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
@@ -70,8 +72,16 @@ def draw(stored, path) -> None:
         points = sorted((int(r["workload"].split()[0].replace(",", "")), r["us"]) for r in lists if r["implementation"] == name)
         ours = "segmented_cumsum" in name
         line = "-" if name.endswith("NumPy in") else "--"
-        right.plot(*zip(*points, strict=True), line, marker="o", label=name, linewidth=2.5 if ours else 1.2, zorder=3 if ours else 2)
-    right.set(xscale="log", yscale="log", xlabel="arrays in the list", ylabel="us / array", title="List call, lengths 1 to 199, all compiled")
+        right.plot(
+            *zip(*points, strict=True), line, marker="o", label=name, linewidth=2.5 if ours else 1.2, zorder=3 if ours else 2
+        )
+    right.set(
+        xscale="log",
+        yscale="log",
+        xlabel="arrays in the list",
+        ylabel="us / array",
+        title="List call, lengths 1 to 199, all compiled",
+    )
     right.legend(fontsize=8)
     right.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
@@ -79,10 +89,10 @@ def draw(stored, path) -> None:
 
 def main(argv):
     """Print the table, draw the picture."""
-    del argv
-    stored = rows(_RESULT.value)
+    result = pathlib.Path(argv[1] if len(argv) > 1 else RESULT)
+    stored = rows(result)
     print(markdown(stored))
-    draw(stored, _OUT.value)
+    draw(stored, argv[2] if len(argv) > 2 else result.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -174,8 +174,15 @@ def _compiled(result):
 def _cold_row(name, implementation, function, workload):
     """The row of one call of a function of a list of JAX arrays, with nothing compiled."""
     arrays = workload.device
-    result = timing.first_call(timing.Candidate(implementation, lambda: function(arrays),
-                                                lambda got: answers.fault(got, workload.flat.answer), len(arrays), clear=True))
+    result = timing.first_call(
+        timing.Candidate(
+            implementation,
+            lambda: function(arrays),
+            lambda got: answers.fault(got, workload.flat.answer),
+            len(arrays),
+            clear=True,
+        )
+    )
     seconds = result.first_seconds
     figures = dict(total_s=seconds, us=1e6 * seconds / len(arrays), **_compiled(result)) if result.fault is None else {}
     return Row("lists", name, implementation, figures, result.fault)

@@ -27,8 +27,10 @@ def concrete(x) -> np.ndarray | None:
 def supported(call: str, argument: str, dtype) -> None:
     """Refuse a dtype that no operation takes."""
     if not isinstance(dtype, np.dtype) or dtype.newbyteorder("=") not in SUPPORTED:
-        raise TypeError(f"{call}: `{argument}` has dtype {dtype}; give it a numeric dtype, one of bool, int8 to "
-                        "int64, uint8 to uint64, bfloat16, float16 to float64, complex64, complex128")
+        raise TypeError(
+            f"{call}: `{argument}` has dtype {dtype}; give it a numeric dtype, one of bool, int8 to "
+            "int64, uint8 to uint64, bfloat16, float16 to float64, complex64, complex128"
+        )
 
 
 def integer_vector(call: str, argument: str, x):
@@ -60,8 +62,10 @@ def size(call: str, argument: str, x) -> int:
 def required_size(call: str, argument: str, x) -> int:
     """`x` as a size that cannot be read off traced data."""
     if x is None:
-        raise ValueError(f"{call}: `{argument}` is required here, since the array shapes depend on it and the data is "
-                         "traced; pass it as a Python integer")
+        raise ValueError(
+            f"{call}: `{argument}` is required here, since the array shapes depend on it and the data is "
+            "traced; pass it as a Python integer"
+        )
     return size(call, argument, x)
 
 
@@ -69,5 +73,7 @@ def rows(call: str, values, segments) -> None:
     """Refuse values that have fewer rows than the layout describes, as far as the layout is known."""
     offsets = segments.offsets
     if isinstance(offsets, np.ndarray) and offsets[-1] > values.shape[0]:
-        raise ValueError(f"{call}: the values have {values.shape[0]} rows but the segments describe {offsets[-1]}; "
-                         "build `Segments` from the lengths of these values")
+        raise ValueError(
+            f"{call}: the values have {values.shape[0]} rows but the segments describe {offsets[-1]}; "
+            "build `Segments` from the lengths of these values"
+        )

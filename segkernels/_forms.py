@@ -36,8 +36,9 @@ def apply(call, body, x, segments, *, to_rows, dtype=None, **options):
       options: of the body.
     """
     if isinstance(x, (list, tuple, Ragged)) and segments is not None:
-        raise TypeError(f"{call}: a {'Ragged' if isinstance(x, Ragged) else 'list'} has a layout of its own; pass no `segments` "
-                        "with it")
+        raise TypeError(
+            f"{call}: a {'Ragged' if isinstance(x, Ragged) else 'list'} has a layout of its own; pass no `segments` with it"
+        )
     options["dtype"] = _dtype(call, dtype)
     if isinstance(x, (list, tuple)):
         run = _traced_list if _check.is_traced(*x) else _list
@@ -51,8 +52,10 @@ def apply(call, body, x, segments, *, to_rows, dtype=None, **options):
 def flat_values(call, argument, x, segments):
     """Check a flat array and its layout; the array is NumPy unless it is a JAX array."""
     if segments is None:
-        raise TypeError(f"{call}: `{argument}` must be a list of arrays, a `Ragged`, or an array together with `segments`, got "
-                        f"{type(x).__name__}")
+        raise TypeError(
+            f"{call}: `{argument}` must be a list of arrays, a `Ragged`, or an array together with `segments`, got "
+            f"{type(x).__name__}"
+        )
     layout(call, segments)
     if not isinstance(x, jax.Array):
         x = _host.as_numpy(call, f"`{argument}`", x)
@@ -65,8 +68,10 @@ def flat_values(call, argument, x, segments):
 def layout(call, segments):
     """Refuse anything but a `Segments`: ids and offsets look alike."""
     if not isinstance(segments, Segments):
-        raise TypeError(f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
-                        "`Segments.from_offsets(offsets)`, `Segments.from_lengths(lengths)` or `Segments.from_ids(ids)`")
+        raise TypeError(
+            f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
+            "`Segments.from_offsets(offsets)`, `Segments.from_lengths(lengths)` or `Segments.from_ids(ids)`"
+        )
 
 
 def on_host(body, values, segments, device, options):

@@ -138,8 +138,10 @@ def fits(call: str, x, dtype) -> None:
     if x.dtype.kind in "iu" and dtype.kind in "iu" and x.size and not np.can_cast(x.dtype, dtype):
         low, high, info = x.min(), x.max(), np.iinfo(dtype)
         if low < info.min or high > info.max:
-            raise ValueError(f"{call}: values from {low} to {high} do not fit {dtype}, which JAX makes of {x.dtype}; enable "
-                             "x64 in JAX, or pass NumPy arrays only")
+            raise ValueError(
+                f"{call}: values from {low} to {high} do not fit {dtype}, which JAX makes of {x.dtype}; enable "
+                "x64 in JAX, or pass NumPy arrays only"
+            )
 
 
 def _entries(call, items):
@@ -154,8 +156,9 @@ def _entries(call, items):
 def as_numpy(call: str, what: str, x) -> np.ndarray:
     """`x` as a NumPy array of numbers, or a `TypeError`."""
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{call}: {what} is a masked array, and no operation knows its mask; pass `x.filled(value)` or "
-                        "`x.compressed()`")
+        raise TypeError(
+            f"{call}: {what} is a masked array, and no operation knows its mask; pass `x.filled(value)` or `x.compressed()`"
+        )
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -172,6 +175,7 @@ def _lengths(call, shapes):
         if not shape:
             raise ValueError(f"{call}: entry {i} of the list is 0-d; every entry needs a first axis, its rows")
         if shape[1:] != first[1:]:
-            raise ValueError(f"{call}: entries of one list must have equal shapes but for the first axis, got "
-                             f"{first} at 0 and {shape} at {i}")
+            raise ValueError(
+                f"{call}: entries of one list must have equal shapes but for the first axis, got {first} at 0 and {shape} at {i}"
+            )
     return [shape[0] for shape in shapes], first[1:]

@@ -33,8 +33,10 @@ class Ragged:
     def __init__(self, values, segments: Segments):
         call = "Ragged(values, segments)"
         if not isinstance(segments, Segments):
-            raise TypeError(f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
-                            "`Segments.from_offsets`, `from_lengths` or `from_ids`")
+            raise TypeError(
+                f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
+                "`Segments.from_offsets`, `from_lengths` or `from_ids`"
+            )
         values = values if isinstance(values, jax.Array) else jnp.array(values)  # a copy: the caller may write to theirs
         if values.ndim == 0:
             raise ValueError(f"{call}: `values` needs a first axis, its rows, got a 0-d array")
@@ -66,8 +68,10 @@ class Ragged:
         if not isinstance(arrays, (list, tuple)):
             raise TypeError(f"{call}: `arrays` must be a list or tuple of arrays, got {type(arrays).__name__}")
         if _check.is_traced(*arrays):
-            raise TypeError(f"{call}: an entry is traced, and arrays are joined on the host; build the `Ragged` outside "
-                            "the transformed function and pass it in")
+            raise TypeError(
+                f"{call}: an entry is traced, and arrays are joined on the host; build the `Ragged` outside "
+                "the transformed function and pass it in"
+            )
         packed = _host.arrays(call, arrays)
         size = _host.row_bucket(packed.total) if size is None else _check.size(call, "size", size)
         s = len(packed.items) if num_segments is None else _check.size(call, "num_segments", num_segments)
@@ -91,8 +95,10 @@ class Ragged:
         dense = jnp.asarray(dense)
         segments = Segments.from_lengths(lengths)
         if dense.ndim < 2 or dense.shape[0] != segments.num_segments:
-            raise ValueError(f"{call}: `dense` must be [{segments.num_segments}, length, *feature] for as many lengths, "
-                             f"got shape {dense.shape}")
+            raise ValueError(
+                f"{call}: `dense` must be [{segments.num_segments}, length, *feature] for as many lengths, "
+                f"got shape {dense.shape}"
+            )
         known = _check.concrete(segments.offsets)
         size = dense.shape[0] * dense.shape[1]
         if known is not None:
@@ -105,8 +111,9 @@ class Ragged:
     def with_values(self, values) -> "Ragged":
         """The same layout around other values ``[capacity, *feature]``."""
         if values.shape[:1] != self.values.shape[:1]:
-            raise ValueError(f"Ragged.with_values(values): `values` must have {self.values.shape[0]} rows, got shape "
-                             f"{values.shape}")
+            raise ValueError(
+                f"Ragged.with_values(values): `values` must have {self.values.shape[0]} rows, got shape {values.shape}"
+            )
         return Ragged._make(values, self.segments)
 
     def map(self, f, *others: "Ragged") -> "Ragged":
@@ -141,8 +148,10 @@ class Ragged:
 
     def _on_host(self, call):
         if _check.is_traced(self.values, self.segments.offsets):
-            raise TypeError(f"{call}: the arrays have shapes of their own only outside jit, vmap and grad; inside, work "
-                            "on `.values` and `.segments`")
+            raise TypeError(
+                f"{call}: the arrays have shapes of their own only outside jit, vmap and grad; inside, work "
+                "on `.values` and `.segments`"
+            )
         return np.asarray(self.segments.offsets), np.asarray(self.values)
 
     def _same_layout(self, call, other):
@@ -165,8 +174,9 @@ class Ragged:
         try:
             k = range(len(self))[index.__index__()]
         except AttributeError as error:
-            raise TypeError(f"{call}: the index must be an integer, got {index!r}; for a part of the arrays take "
-                            "`to_arrays()`") from error
+            raise TypeError(
+                f"{call}: the index must be an integer, got {index!r}; for a part of the arrays take `to_arrays()`"
+            ) from error
         except IndexError as error:
             raise IndexError(f"{call}: index {index} is out of range for {len(self)} segments") from error
         one = _host.Arrays([], edges[k : k + 2], flat.shape[1:], flat.dtype, next(iter(self.values.devices())))
@@ -197,7 +207,8 @@ def _to_padded(values, segments, fill, *, length):
     fill = jnp.asarray(fill).astype(values.dtype)
     if values.shape[0] == 0:
         return jnp.full(live.shape[:2] + values.shape[1:], fill)
-    return jnp.where(live, values[rows], fill)
+    # The barrier keeps jaxlib 0.12 on CPU from fusing the gather with the select, where it makes live values zero.
+    return jnp.where(live, jax.lax.optimization_barrier(values[rows]), fill)
 
 
 @functools.partial(jax.jit, static_argnames="size")

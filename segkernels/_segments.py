@@ -74,8 +74,10 @@ class Segments:
             if known[0] < 0:
                 raise ValueError(f"{call}: `ids` must not be negative, got {known[0]}")
             if np.any(known[1:] < known[:-1]):
-                raise ValueError(f"{call}: `ids` must never decrease; for unsorted ids take "
-                                 "`order, segments = Segments.group(ids, num_segments)` and values[order]")
+                raise ValueError(
+                    f"{call}: `ids` must never decrease; for unsorted ids take "
+                    "`order, segments = Segments.group(ids, num_segments)` and values[order]"
+                )
         if num_segments is None and known is not None:
             num_segments = int(known[-1]) + 1 if known.size else 0
         s = _check.required_size(call, "num_segments", num_segments)
@@ -163,8 +165,10 @@ class Segments:
           Integers of the same shape; ``offsets[-1]``, the first row past the live ones, for -1.
         """
         if index.shape[:1] != (self.num_segments,):
-            raise ValueError(f"Segments.rows(index): `index` must have one entry a segment, got shape {index.shape} "
-                             f"for {self.num_segments} segments")
+            raise ValueError(
+                f"Segments.rows(index): `index` must have one entry a segment, got shape {index.shape} "
+                f"for {self.num_segments} segments"
+            )
         xp = np if isinstance(index, np.ndarray) and isinstance(self.offsets, np.ndarray) else jnp
         starts = self.offsets[:-1].reshape((-1,) + (1,) * (index.ndim - 1))
         return xp.where(index < 0, self.offsets[-1], starts + index.astype(self.offsets.dtype)).astype(self.offsets.dtype)

@@ -48,8 +48,9 @@ def requested(call: str, implementation) -> Config:
     """The `Config` of an ``implementation=`` argument."""
     config = implementation if isinstance(implementation, Config) else Config(implementation)
     if config.implementation is not None and config.implementation not in NAMES:
-        raise ValueError(f"{call}: `implementation` must be None, one of {', '.join(NAMES)}, or a `Config`, got "
-                         f"{config.implementation!r}")
+        raise ValueError(
+            f"{call}: `implementation` must be None, one of {', '.join(NAMES)}, or a `Config`, got {config.implementation!r}"
+        )
     walks = sorted({*xla.SCAN_WALKS, *xla.REDUCE_WALKS})
     if config.walk is not None and (config.walk not in walks or config.implementation != "xla"):
         raise ValueError(f"{call}: `implementation` may set a walk of xla, one of {', '.join(walks)}, got {config}")
@@ -80,8 +81,9 @@ def choose(call: Call, platform: str) -> tuple[Machine, Config]:
             return machine, Config(machine.name, walk)
         if config.implementation is not None:
             if config.strict:
-                raise ValueError(f"implementation {config.implementation!r} cannot serve {call}: {reason}; choose another or "
-                                 "leave it to None")
+                raise ValueError(
+                    f"implementation {config.implementation!r} cannot serve {call}: {reason}; choose another or leave it to None"
+                )
             return choose(dataclasses.replace(call, config=Config()), platform)
     raise AssertionError("the xla machine serves every call")
 

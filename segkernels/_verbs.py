@@ -225,8 +225,10 @@ def _joined_offsets(offsets, n):
 
 def _total_rows(verb, b, n, dtype):
     if isinstance(b * n, int) and b * n > jnp.iinfo(dtype).max:
-        raise ValueError(f"vmap of segmented {verb}: {b} members of {n} rows do not fit {np.dtype(dtype)} offsets; map over "
-                         "parts of the batch with `jax.lax.map`")
+        raise ValueError(
+            f"vmap of segmented {verb}: {b} members of {n} rows do not fit {np.dtype(dtype)} offsets; map over "
+            "parts of the batch with `jax.lax.map`"
+        )
     return b * n
 
 

@@ -54,6 +54,16 @@ def tiered(rows):
     return [pytest.param(row, id=row_id(row), marks=pytest.mark.slow if late else ()) for row, late in zip(rows, slow)]
 
 
+def with_features(rows):
+    """The rows without features and with two; of walks that compile slowly, all but the first in the slow tier."""
+    late = {row.id: row.marks for row in tiered(rows)}
+    return [
+        pytest.param(row, feature, id=f"{row_id(row)}-{feature}",
+                     marks=pytest.mark.slow if late[row_id(row)] or (feature and row[2] != "loop") else ())
+        for row in rows for feature in ((), (2,))
+    ]  # fmt: skip
+
+
 def crossed(rows, values, fast):
     """Every row with every value; those of walks that compile slowly are in the slow tier but for the `fast` values."""
     return [

@@ -18,7 +18,9 @@ def measure(implementations, workload):
     return timing.in_turns(candidates, rounds=3, budget=10)
 
 
-@pytest.mark.parametrize(("table", "workload"), [("FLAT", workloads.flat(0, 3000)), ("LISTS", workloads.arrays(0, 20))], ids=["flat", "lists"])
+@pytest.mark.parametrize(
+    ("table", "workload"), [("FLAT", workloads.flat(0, 3000)), ("LISTS", workloads.arrays(0, 20))], ids=["flat", "lists"]
+)
 def test_every_peer_gives_the_right_answer(table, workload):
     for result in measure(getattr(peers, table), workload):
         assert result.fault is None, result.candidate.name
@@ -32,7 +34,9 @@ def test_every_peer_gives_the_right_answer(table, workload):
 def test_a_wrong_peer_prints_fail(spoil):
     workload = workloads.flat(0, 3000)
     right = peers.FLAT[0]
-    wrong = dataclasses.replace(right, name="wrong", prepare=lambda w: lambda: spoil(np.asarray(right.prepare(w)())), on_jax=False)
+    wrong = dataclasses.replace(
+        right, name="wrong", prepare=lambda w: lambda: spoil(np.asarray(right.prepare(w)())), on_jax=False
+    )
     good, bad = measure([right, wrong], workload)
     assert good.fault is None and bad.fault and not bad.seconds
     rows = list(sections._rows("flat", "planted", [good, bad], "ns", over={}))

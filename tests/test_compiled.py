@@ -60,7 +60,11 @@ def test_the_check_sees_a_loop_that_is_not_native():
 def test_work_follows_the_live_rows():
     """The trip count of every loop over rows is computed from the layout: none is the capacity."""
     capacity = 1 << 20
-    text = str(jax.make_jaxpr(lambda x, s: sk.segmented_cumsum(x, s))(jnp.ones(capacity), sk.Segments.from_lengths([3]).prepare(capacity)))
+    text = str(
+        jax.make_jaxpr(lambda x, s: sk.segmented_cumsum(x, s))(
+            jnp.ones(capacity), sk.Segments.from_lengths([3]).prepare(capacity)
+        )
+    )
     assert "segmented_scan" in text
     lowered = jax.jit(sk.segmented_cumsum).lower(jnp.ones(capacity), sk.Segments.from_lengths([3]).prepare(capacity)).as_text()
     assert lowered.count("stablehlo.while") >= 2

@@ -28,8 +28,7 @@ def test_every_operation_has_a_derivative_row():
     assert {row[0].name for row in cases.OP_ROWS} == {op.name for op in cases.OPS}
 
 
-@pytest.mark.parametrize("feature", [(), (2,)], ids=str)
-@pytest.mark.parametrize("row", cases.tiered(cases.OP_ROWS))
+@pytest.mark.parametrize(("row", "feature"), cases.with_features(cases.OP_ROWS))
 def test_both_modes_to_second_order(row, feature, rng):
     with jax.enable_x64(True):
         x = jnp.asarray(cases.draw(rng, "float64", (rows_in(row[0]), *feature)))

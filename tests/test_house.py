@@ -77,7 +77,10 @@ def test_private_names_of_jax_are_in_one_file(name):
 
 
 def test_the_checks_see_what_they_look_for():
-    assert upward("_segments.py", "from segkernels import _verbs\nfrom segkernels.scan import segmented_cumsum") == ["_verbs.py", "scan.py"]
+    assert upward("_segments.py", "from segkernels import _verbs\nfrom segkernels.scan import segmented_cumsum") == [
+        "_verbs.py",
+        "scan.py",
+    ]
     assert upward("kernels/xla.py", "import segkernels._select") == ["_select.py"]
     assert private("from jax._src import core") and private("from jaxlib import _jax")
 

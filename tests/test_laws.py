@@ -35,8 +35,7 @@ def test_reversal(row, rng):
     np.testing.assert_array_equal(call(row, x, LENGTHS), call(other, x[::-1], LENGTHS[::-1])[::-1])
 
 
-@pytest.mark.parametrize("row", cases.tiered(SCANS + REDUCTIONS))
-@pytest.mark.parametrize("feature", [(), (2,)], ids=str)
+@pytest.mark.parametrize(("row", "feature"), cases.with_features(SCANS + REDUCTIONS))
 def test_a_poisoned_segment_leaves_the_bits_of_all_others(row, feature, rng):
     x = cases.draw(rng, "float32", (N, *feature))
     clean = call(row, x, LENGTHS)

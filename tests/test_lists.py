@@ -83,7 +83,10 @@ def test_numpy_lists_keep_their_dtype_with_x64_off(dtype, rng):
 
 
 def test_wide_numbers_come_back_exact():
-    assert [a.tolist() for a in sk.segmented_cumsum([np.array([2**40, 1]), np.array([-(2**62)])])] == [[2**40, 2**40 + 1], [-(2**62)]]
+    assert [a.tolist() for a in sk.segmented_cumsum([np.array([2**40, 1]), np.array([-(2**62)])])] == [
+        [2**40, 2**40 + 1],
+        [-(2**62)],
+    ]
     assert sk.segmented_cumsum([np.array([1e300, 1e300])])[0].tolist() == [1e300, 2e300]
     assert sk.segmented_sum([np.array([2**40, 1])]).tolist() == [2**40 + 1]
     assert sk.segmented_sum([np.float32([1, 2])], dtype=np.float64).dtype == np.float64

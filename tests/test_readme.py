@@ -21,7 +21,9 @@ MODULES = [m.name for m in pkgutil.walk_packages(segkernels.__path__, "segkernel
 
 def run(name, text, names):
     test = doctest.DocTestParser().get_doctest(text, names, name, name, 0)
-    failed, tried = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test, clear_globs=False)
+    failed, tried = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(
+        test, clear_globs=False
+    )
     assert failed == 0
     return tried, test.globs
 
@@ -49,7 +51,11 @@ def test_docstring_examples(module):
             examples += len(test.examples)
             failed, _ = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test)
             assert failed == 0
-    public = [f for f in vars(loaded).values() if getattr(f, "__module__", "") == module and getattr(f, "__name__", "").startswith("segmented_")]
+    public = [
+        f
+        for f in vars(loaded).values()
+        if getattr(f, "__module__", "") == module and getattr(f, "__name__", "").startswith("segmented_")
+    ]
     assert examples >= len(public)
 
 

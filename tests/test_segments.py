@@ -22,7 +22,9 @@ def ids_of(lengths):
     return np.repeat(np.arange(len(lengths)), lengths)
 
 
-@pytest.mark.parametrize("convert", [list, np.asarray, jnp.asarray, lambda x: np.asarray(x, np.uint8), lambda x: np.asarray(x, ">i8")])
+@pytest.mark.parametrize(
+    "convert", [list, np.asarray, jnp.asarray, lambda x: np.asarray(x, np.uint8), lambda x: np.asarray(x, ">i8")]
+)
 @pytest.mark.parametrize("lengths", cases.LAYOUTS.values(), ids=cases.LAYOUTS)
 def test_constructors_agree(lengths, convert):
     if np.asarray(convert([0])).dtype == np.uint8 and sum(lengths) > 255:

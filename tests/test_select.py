@@ -17,7 +17,9 @@ def call(verb="scan", config=sk.Config()):  # noqa: B008 - frozen
     return _select.Call(verb, ADD, (jax.core.ShapedArray((8, 1), jnp.float32),), config)
 
 
-@pytest.mark.parametrize(("platform", "walk"), [("cpu", "loop"), ("tpu", "associative"), ("cuda", "associative"), ("rocm", "associative")])
+@pytest.mark.parametrize(
+    ("platform", "walk"), [("cpu", "loop"), ("tpu", "associative"), ("cuda", "associative"), ("rocm", "associative")]
+)
 @pytest.mark.parametrize("verb", ["scan", "reduce", "spread"])
 def test_automatic_choice(verb, platform, walk):
     machine, config = _select.choose(call(verb), platform)

@@ -26,8 +26,7 @@ def one_by_one(f, *batched):
     return np.stack([np.asarray(f(*(x[i] for x in batched))) for i in range(B)])
 
 
-@pytest.mark.parametrize("feature", [(), (2,)], ids=str)
-@pytest.mark.parametrize("row", cases.tiered(cases.OP_ROWS))
+@pytest.mark.parametrize(("row", "feature"), cases.with_features(cases.OP_ROWS))
 def test_vmap(row, feature, rng):
     """Shared layout, layouts of their own, and values shared by all layouts; gradients of each."""
     offsets = jnp.asarray(LAYOUTS)

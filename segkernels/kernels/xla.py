@@ -86,8 +86,7 @@ def spread(per_segment, offsets, *, n, config):
     """Repeat each row of ``[s, f]`` over the rows of its segment: ``[n, f]``, dead rows zero."""
     offsets = jnp.clip(offsets, 0, n)
     starts = jnp.where(offsets[1:] > offsets[:-1], offsets[:-1], n)
-    at_heads = jnp.zeros((n, per_segment.shape[1]), per_segment.dtype).at[starts].set(
-        per_segment, mode="drop", unique_indices=False)
+    at_heads = jnp.zeros((n, per_segment.shape[1]), per_segment.dtype).at[starts].set(per_segment, mode="drop")
     heads = head_bits(offsets, n)
     (out,) = scan((at_heads,), heads, offsets[-1], monoid=FIRST, reverse=False, exclusive=False, config=config)
     return out
