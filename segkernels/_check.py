@@ -8,6 +8,9 @@ SUPPORTED = frozenset(map(np.dtype, (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", jnp.bfloat16,
     "float16", "float32", "float64", "complex64", "complex128")))  # fmt: skip
 
+# With 32-bit offsets: the largest bucket of rows, which leaves room for the row arithmetic of kernels.
+MOST_ROWS = 7 * 2**28
+
 
 def is_traced(*arrays) -> bool:
     """Whether any of the arrays is a tracer."""
@@ -71,9 +74,12 @@ def required_size(call: str, argument: str, x) -> int:
 
 def rows(call: str, values, segments) -> None:
     """Refuse values that have fewer rows than the layout describes, as far as the layout is known."""
-    offsets = segments.offsets
-    if isinstance(offsets, np.ndarray) and offsets[-1] > values.shape[0]:
+    n = values.shape[0]
+    if isinstance(n, int) and n > MOST_ROWS and segments.offsets.dtype.itemsize < 8:
+        raise ValueError(f"{call}: {n} rows are too many for 32-bit offsets; give 64-bit ones, with x64, or split the data")
+    known = concrete(segments.offsets)
+    if known is not None and known[-1] > values.shape[0]:
         raise ValueError(
-            f"{call}: the values have {values.shape[0]} rows but the segments describe {offsets[-1]}; "
+            f"{call}: the values have {values.shape[0]} rows but the segments describe {known[-1]}; "
             "build `Segments` from the lengths of these values"
         )

@@ -12,23 +12,17 @@ class Config:
         the best one that serves the call.
       walk: of the ``"xla"`` machine: ``"loop"``, ``"associative"`` or, for reductions, ``"segment_sum"``; None for
         the best one.
-      strict: whether a choice that cannot be served is an error. Verbs that derivative rules make are not strict.
 
     >>> Config(walk="associative")
-    Config(implementation='xla', walk='associative', strict=True)
+    Config(implementation='xla', walk='associative')
     """
 
     implementation: str | None = None
     walk: str | None = None
-    strict: bool = True
 
     def __post_init__(self):
         if self.walk is not None and self.implementation is None:
             object.__setattr__(self, "implementation", "xla")
-
-    def derived(self) -> "Config":
-        """The same wish for the verbs of a derivative, where it can be served."""
-        return dataclasses.replace(self, strict=False)
 
 
 def default_walk(platform: str) -> str:

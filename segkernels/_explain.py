@@ -31,14 +31,17 @@ def explain(function, *args, platform=None, **kwargs) -> None:
     platform = {"gpu": "cuda", None: _default_platform(args)}.get(platform, platform)
     if platform not in _select.PLATFORMS:
         raise ValueError(f"explain: `platform` must be one of {', '.join(_select.PLATFORMS)}, got {platform!r}")
-    args = [_packed(a) for a in args]
-    values = [a.values if isinstance(a, Ragged) else None if isinstance(a, Segments) else a for a in args]
+    args, kwargs = [_packed(x) for x in args], {name: _packed(x) for name, x in kwargs.items()}
+    leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_operand)
+    values = [leaf.values if isinstance(leaf, Ragged) else leaf if _is_array(leaf) else None for leaf in leaves]
 
     def traced(values):
-        # Layouts stay as they are, concrete or not: sizes may be read off them.
-        return function(*map(_with_values, args, values), **kwargs)
+        # Layouts, and whatever is no array, stay as they are: sizes may be read off them.
+        args, kwargs = jax.tree.unflatten(tree, map(_with_values, leaves, values))
+        return function(*args, **kwargs)
 
-    with _host.x64(*(v.dtype for v in values if isinstance(v, np.ndarray))):
+    wide = [v.dtype for v in values if isinstance(v, np.ndarray)]
+    with _host.x64(*wide, *([kwargs["dtype"]] if wide and kwargs.get("dtype") is not None else [])):
         jaxpr = jax.make_jaxpr(traced)(values)
     print(f"{getattr(function, '__name__', 'the call')} on {platform}")
     for eqn in _equations(jaxpr.jaxpr):
@@ -47,16 +50,26 @@ def explain(function, *args, platform=None, **kwargs) -> None:
         print("\n".join(f"  {line}" for line in _select.explanation(call, platform)))
 
 
+def _is_array(x):
+    return isinstance(x, (np.ndarray, jax.Array, jax.ShapeDtypeStruct))
+
+
+def _is_operand(x):
+    return x is None or isinstance(x, (Ragged, Segments)) or _is_array(x)
+
+
 def _packed(x):
-    """A list as its call packs it, for the machines are asked about the bucket; anything else as it is."""
-    if not isinstance(x, (list, tuple)):
+    """A list of arrays as its call packs it, for the machines are asked about the bucket; anything else as it is."""
+    if isinstance(x, list) and x and all(isinstance(entry, (bool, int, float, complex)) for entry in x):
+        return np.asarray(x)
+    if not isinstance(x, (list, tuple)) or not x or not all(np.ndim(entry) for entry in x):
         return x
     packed = _host.arrays("explain", x)
-    return Ragged._make(packed.pack(_host.row_bucket(packed.total)), Segments._make(packed.offsets))
+    return Ragged._make(packed.pack(packed.capacity), Segments._make(packed.offsets))
 
 
-def _with_values(arg, values):
-    return arg if values is None else Ragged._make(values, arg.segments) if isinstance(arg, Ragged) else values
+def _with_values(leaf, values):
+    return leaf if values is None else Ragged._make(values, leaf.segments) if isinstance(leaf, Ragged) else values
 
 
 def _default_platform(args):

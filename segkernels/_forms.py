@@ -88,7 +88,7 @@ def _dtype(call, dtype):
     except TypeError as error:
         raise TypeError(f"{call}: `dtype` must be a dtype, got {dtype!r}") from error
     _check.supported(call, "dtype", dtype)
-    return dtype
+    return dtype.newbyteorder("=")
 
 
 def _plan(segments: Segments, n) -> Segments:
@@ -100,7 +100,7 @@ def _plan(segments: Segments, n) -> Segments:
 
 def _list(call, body, items, to_rows, options):
     packed = _host.arrays(call, items)
-    capacity, s = _host.row_bucket(packed.total), len(packed.items)
+    capacity, s = packed.capacity, len(packed.items)
     offsets = packed.offsets
     if to_rows:
         segments = Segments._make(offsets[[0, -1]], head_bits(offsets, capacity))
@@ -117,7 +117,7 @@ def _list(call, body, items, to_rows, options):
 
 def _traced_list(call, body, items, to_rows, options):
     listed = _host.arrays(call, items)
-    values = jnp.concatenate([jnp.asarray(x).astype(listed.dtype) for x in listed.items])
+    values = jnp.concatenate([_host.to_jax(call, x).astype(listed.dtype) for x in listed.items])
     out = _flat(call, body, values, Segments._make(listed.offsets), to_rows, options)
     edges = listed.offsets.tolist()
     return [jax.lax.slice_in_dim(out, a, b) for a, b in zip(edges, edges[1:])] if to_rows else out
@@ -130,10 +130,10 @@ def _flat(call, body, x, segments, to_rows, options):
     if isinstance(values, jax.Array):
         return jitted(body)(values, _plan(segments, n) if to_rows else segments, **options)
     if _check.is_traced(segments.offsets):
-        return jitted(body)(jnp.asarray(values), segments, **options)
+        return jitted(body)(_host.to_jax(call, values), segments, **options)
     offsets = np.asarray(segments.offsets)
     packed = _host.Arrays([values], np.array([0, n]), values.shape[1:], _host.common_dtype([values.dtype], False), None)
-    capacity = _host.row_bucket(n)
+    capacity = packed.capacity
     segments = Segments._make(offsets, segments.heads)
     with _host.x64(packed.dtype, options["dtype"] or packed.dtype):
         plan = _plan(segments, capacity) if to_rows else segments

@@ -7,6 +7,7 @@ as views, or as JAX arrays made from views.
 
 import contextlib
 import dataclasses
+import math
 import operator
 
 import jax
@@ -20,14 +21,16 @@ _ALIGNMENT = 64  # bytes: where JAX takes a NumPy buffer as it is, without a cop
 _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 
-def row_bucket(n: int) -> int:
+def row_bucket(n: int, row_bytes: int = 1) -> int:
     """The capacity for `n` rows: four buckets an octave, so at most a quarter more, and a multiple of 32 from 128 on.
+
+    Small totals share the bucket of 128 rows, as long as it is small: rows of over 512 bytes get the rows there are.
 
     >>> [row_bucket(n) for n in (0, 128, 129, 1000, 1025)]
     [128, 128, 160, 1024, 1280]
     """
     if n <= 128:
-        return 128
+        return 128 if row_bytes <= 512 else max(n, 1)
     step = 1 << (int(n) - 1).bit_length() - 3
     return -(-n // step) * step
 
@@ -55,6 +58,11 @@ class Arrays:
     @property
     def total(self) -> int:
         return int(self.offsets[-1])
+
+    @property
+    def capacity(self) -> int:
+        """The bucket of rows."""
+        return row_bucket(self.total, math.prod(self.feature) * self.dtype.itemsize)
 
     def pack(self, capacity: int) -> np.ndarray:
         """One buffer ``[capacity, *feature]``. The rows past the last repeat it: zeros would make a log's gradient NaN."""
@@ -88,7 +96,7 @@ def put(buffer: np.ndarray, device=None) -> jax.Array:
 
 
 def _aligned(shape, dtype) -> np.ndarray:
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
@@ -113,14 +121,34 @@ def arrays(call: str, items) -> Arrays:
         dtypes = {x.dtype for x, n in zip(items, lengths) if n} or dtypes
     for dtype in dtypes:
         _check.supported(call, "arrays", dtype)
-    device = None
-    if on_jax and not _check.is_traced(*items):
-        device = next(iter(next(x for x in items if isinstance(x, jax.Array)).devices()))
     dtype = common_dtype(dtypes, on_jax)
-    if on_jax and not uniform:
+    if not uniform or dtype not in dtypes:
         for x in items:
             fits(call, x, dtype)
-    return Arrays(items, fit(call, offsets_of(lengths)), feature, dtype, device, uniform)
+    device = _device(call, items) if on_jax else None
+    return Arrays(items, fit(call, offsets_of(lengths)), feature, dtype, device, uniform and dtype in dtypes)
+
+
+def _device(call, items):
+    """The device of the JAX arrays of a list: the one they are committed to, else that of the first; None if traced."""
+    if _check.is_traced(*items):
+        return None
+    on_jax = [x for x in items if isinstance(x, jax.Array)]
+    if jax.device_count() > 1:
+        bound = [x for x in on_jax if x.committed]
+        devices = {device for x in bound for device in x.devices()}
+        if len(devices) > 1:
+            raise ValueError(
+                f"{call}: the arrays of a list must be on one device, got {', '.join(sorted(map(str, devices)))}; move them with "
+                "`jax.device_put`"
+            )
+        on_jax = bound or on_jax
+    return device_of(on_jax[0])
+
+
+def device_of(x):
+    """The device that results of a JAX array go to: its own, or the first of several."""
+    return min(x.devices(), key=lambda device: device.id) if isinstance(x, jax.Array) else _compat.default_device()
 
 
 def common_dtype(dtypes, on_jax: bool) -> np.dtype:
@@ -135,20 +163,32 @@ def common_dtype(dtypes, on_jax: bool) -> np.dtype:
 
 def fits(call: str, x, dtype) -> None:
     """Refuse integers that a cut to `dtype`, which JAX makes without x64, would turn into other numbers."""
-    if x.dtype.kind in "iu" and dtype.kind in "iu" and x.size and not np.can_cast(x.dtype, dtype):
-        low, high, info = x.min(), x.max(), np.iinfo(dtype)
-        if low < info.min or high > info.max:
-            raise ValueError(
-                f"{call}: values from {low} to {high} do not fit {dtype}, which JAX makes of {x.dtype}; enable "
-                "x64 in JAX, or pass NumPy arrays only"
-            )
+    if _check.is_traced(x) or x.dtype.kind not in "iu" or dtype.kind not in "iu" or np.can_cast(x.dtype, dtype) or not x.size:
+        return
+    x, info = np.asarray(x), np.iinfo(dtype)
+    low, high = int(x.min()), int(x.max())
+    if low < info.min or high > info.max:
+        raise ValueError(
+            f"{call}: values from {low} to {high} do not fit {dtype}, which JAX makes of {x.dtype}; enable x64 in JAX, or pass "
+            "NumPy arrays only"
+        )
+
+
+def to_jax(call: str, x) -> jax.Array:
+    """`x` as a JAX array: a copy of NumPy values in the byte order and width that JAX has."""
+    if isinstance(x, jax.Array):
+        return x
+    kept = jax.dtypes.canonicalize_dtype(x.dtype.newbyteorder("="))
+    fits(call, x, kept)
+    return jnp.array(x.astype(kept, copy=False))
 
 
 def _entries(call, items):
     """The entries as arrays, and whether there is a JAX array among them."""
     kinds = set(map(type, items))
-    on_jax = any(issubclass(kind, jax.Array) for kind in kinds)
-    if all(kind is np.ndarray or issubclass(kind, jax.Array) for kind in kinds):
+    of_jax = {kind for kind in kinds if issubclass(kind, jax.Array | jax.core.Tracer)}
+    on_jax = bool(of_jax)
+    if kinds - of_jax <= {np.ndarray}:
         return list(items), on_jax
     return [x if isinstance(x, jax.Array) else as_numpy(call, f"entry {i}", x) for i, x in enumerate(items)], on_jax
 

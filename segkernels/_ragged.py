@@ -1,6 +1,7 @@
 """`Ragged`: flat values and their layout, passed around as one."""
 
 import functools
+import math
 import operator
 
 import jax
@@ -37,7 +38,8 @@ class Ragged:
                 f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
                 "`Segments.from_offsets`, `from_lengths` or `from_ids`"
             )
-        values = values if isinstance(values, jax.Array) else jnp.array(values)  # a copy: the caller may write to theirs
+        if not isinstance(values, jax.Array):
+            values = _host.to_jax(call, _host.as_numpy(call, "`values`", values))
         if values.ndim == 0:
             raise ValueError(f"{call}: `values` needs a first axis, its rows, got a 0-d array")
         _check.supported(call, "values", values.dtype)
@@ -73,7 +75,7 @@ class Ragged:
                 "the transformed function and pass it in"
             )
         packed = _host.arrays(call, arrays)
-        size = _host.row_bucket(packed.total) if size is None else _check.size(call, "size", size)
+        size = packed.capacity if size is None else _check.size(call, "size", size)
         s = len(packed.items) if num_segments is None else _check.size(call, "num_segments", num_segments)
         if size < packed.total:
             raise ValueError(f"{call}: `size` must hold all {packed.total} rows, got {size}")
@@ -92,7 +94,8 @@ class Ragged:
         Traced lengths keep room for all ``s * length`` rows.
         """
         call = "Ragged.from_padded(dense, lengths)"
-        dense = jnp.asarray(dense)
+        if not isinstance(dense, jax.Array):
+            dense = _host.to_jax(call, _host.as_numpy(call, "`dense`", dense))
         segments = Segments.from_lengths(lengths)
         if dense.ndim < 2 or dense.shape[0] != segments.num_segments:
             raise ValueError(
@@ -105,16 +108,17 @@ class Ragged:
             longest = int(np.max(np.diff(known), initial=0))
             if longest > dense.shape[1]:
                 raise ValueError(f"{call}: `lengths` must not exceed the {dense.shape[1]} rows of `dense`, got {longest}")
-            size = min(size, _host.row_bucket(int(known[-1])))
+            row_bytes = math.prod(dense.shape[2:]) * dense.dtype.itemsize
+            size = min(size, _host.row_bucket(int(known[-1]), row_bytes))
         return _from_padded(dense, segments, size=size)
 
     def with_values(self, values) -> "Ragged":
         """The same layout around other values ``[capacity, *feature]``."""
-        if values.shape[:1] != self.values.shape[:1]:
+        if jnp.shape(values)[:1] != self.values.shape[:1]:
             raise ValueError(
-                f"Ragged.with_values(values): `values` must have {self.values.shape[0]} rows, got shape {values.shape}"
+                f"Ragged.with_values(values): `values` must have {self.values.shape[0]} rows, got shape {jnp.shape(values)}"
             )
-        return Ragged._make(values, self.segments)
+        return Ragged._make(jnp.asarray(values), self.segments)
 
     def map(self, f, *others: "Ragged") -> "Ragged":
         """Apply `f`, which must keep the first axis, to the values of this and other `Ragged` of the same layout."""
@@ -125,7 +129,7 @@ class Ragged:
     def to_arrays(self) -> list:
         """The arrays, as a list of JAX arrays made on the host."""
         edges, flat = self._on_host("Ragged.to_arrays()")
-        views = _host.Arrays([], edges, flat.shape[1:], flat.dtype, next(iter(self.values.devices())))
+        views = _host.Arrays([], edges, flat.shape[1:], flat.dtype, _host.device_of(self.values))
         return views.split(flat)
 
     def to_padded(self, length=None, fill=0):
@@ -165,6 +169,12 @@ class Ragged:
             if a is not None and b is not None and not np.array_equal(a, b):
                 raise ValueError(f"{call}: the layouts differ in their offsets, {self!r} and {other!r}")
 
+    def __array__(self, *args, **kwargs):
+        raise TypeError("a `Ragged` is no single array; take its `.values`, or `to_arrays()`, or `to_padded()`")
+
+    def __bool__(self):
+        raise TypeError("the truth of a `Ragged` is ambiguous; reduce its `.values`, or take `len`")
+
     def __len__(self):
         return self.segments.num_segments
 
@@ -179,7 +189,7 @@ class Ragged:
             ) from error
         except IndexError as error:
             raise IndexError(f"{call}: index {index} is out of range for {len(self)} segments") from error
-        one = _host.Arrays([], edges[k : k + 2], flat.shape[1:], flat.dtype, next(iter(self.values.devices())))
+        one = _host.Arrays([], edges[k : k + 2], flat.shape[1:], flat.dtype, _host.device_of(self.values))
         return one.split(flat)[0]
 
     def __iter__(self):

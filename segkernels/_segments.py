@@ -52,12 +52,14 @@ class Segments:
         call = "Segments.from_lengths(lengths)"
         lengths = _check.integer_vector(call, "lengths", lengths)
         known = _check.concrete(lengths)
-        if known is not None and known.size and known.min() < 0:
-            raise ValueError(f"{call}: `lengths` must not be negative, got {known.min()} at {known.argmin()}")
-        if isinstance(lengths, jax.Array):
-            dtype = _index_dtype(lengths.dtype)
-            return cls._make(jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(lengths, dtype=dtype)]))
-        return cls._make(fit(call, offsets_of(lengths)))
+        if known is not None:
+            if known.size and known.min() < 0:
+                raise ValueError(f"{call}: `lengths` must not be negative, got {known.min()} at {known.argmin()}")
+            offsets = fit(call, offsets_of(known))
+            if not isinstance(lengths, jax.Array):
+                return cls._make(offsets)
+        dtype = _index_dtype(lengths.dtype)
+        return cls._make(jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(lengths, dtype=dtype)]))
 
     @classmethod
     def from_ids(cls, ids, num_segments=None) -> "Segments":
@@ -84,7 +86,8 @@ class Segments:
         if isinstance(ids, np.ndarray):
             return cls._make(fit(call, np.searchsorted(ids, np.arange(s + 1))))
         dtype = _index_dtype(ids.dtype)
-        return cls._make(jnp.searchsorted(ids.astype(dtype), jnp.arange(s + 1, dtype=dtype)).astype(dtype))
+        ids = jnp.minimum(ids, _last(ids.dtype, s)).astype(dtype)  # first, for a dead marker may not fit
+        return cls._make(jnp.searchsorted(ids, jnp.arange(s + 1, dtype=dtype)).astype(dtype))
 
     @classmethod
     def from_flags(cls, flags, *, num_segments=None, ends=False) -> "Segments":
@@ -128,8 +131,8 @@ class Segments:
         ids = _check.integer_vector(call, "ids", ids)
         s = _check.required_size(call, "num_segments", num_segments)
         xp = jnp if isinstance(ids, jax.Array) else np
-        ids = ids.astype(_index_dtype(ids.dtype) if xp is jnp else np.int64)
-        ids = xp.where((ids < 0) | (ids >= s), s, ids)
+        dead = (ids < 0) | (ids > _last(ids.dtype, s - 1)) if s else xp.ones(ids.shape, bool)
+        ids = xp.where(dead, s, ids.astype(_index_dtype(ids.dtype) if xp is jnp else np.int64))
         order = xp.argsort(ids, kind="stable") if xp is np else jnp.argsort(ids, stable=True)
         return order, cls.from_ids(ids[order], s)
 
@@ -164,6 +167,7 @@ class Segments:
         Returns:
           Integers of the same shape; ``offsets[-1]``, the first row past the live ones, for -1.
         """
+        index = index if isinstance(index, jax.Array) else np.asarray(index)
         if index.shape[:1] != (self.num_segments,):
             raise ValueError(
                 f"Segments.rows(index): `index` must have one entry a segment, got shape {index.shape} "
@@ -181,8 +185,9 @@ class Segments:
         """
         call = "Segments.prepare(n)"
         n = _check.size(call, "n", n)
-        if isinstance(self.offsets, np.ndarray) and self.offsets[-1] > n:
-            raise ValueError(f"{call}: the segments describe {self.offsets[-1]} rows, got n={n}")
+        known = _check.concrete(self.offsets)
+        if known is not None and known[-1] > n:
+            raise ValueError(f"{call}: the segments describe {known[-1]} rows, got n={n}")
         return Segments._make(self.offsets, head_bits(self.offsets, n))
 
     def head_bits(self, n):
@@ -205,9 +210,11 @@ class Segments:
 
 
 def offsets_of(lengths) -> np.ndarray:
-    """Offsets of NumPy lengths, in 64 bits."""
+    """Offsets of lengths, in 64 bits; a total that does not fit those is the largest number that does."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    np.cumsum(lengths, out=offsets[1:], dtype=np.int64)
+    if len(lengths) and np.sum(lengths, dtype=np.float64) > 2.0**62:
+        offsets[-1] = np.iinfo(np.int64).max
     return offsets
 
 
@@ -229,7 +236,7 @@ def head_bits(offsets, n):
 def fit(call, offsets: np.ndarray) -> np.ndarray:
     """Offsets as a locked int32 array, or int64 where they need it and JAX has it."""
     dtype = np.int32
-    if offsets[-1] > np.iinfo(np.int32).max:
+    if offsets[-1] > _check.MOST_ROWS:
         if not jax.config.jax_enable_x64:
             raise ValueError(f"{call}: {offsets[-1]} rows do not fit 32-bit offsets; enable x64 in JAX, or split the data")
         dtype = np.int64
@@ -249,9 +256,15 @@ def _checked_offsets(call, offsets):
         if np.any(known[1:] < known[:-1]):
             at = int(np.argmax(known[1:] < known[:-1]))
             raise ValueError(f"{call}: `offsets` must never decrease, got {known[at]} before {known[at + 1]}")
-    if isinstance(offsets, np.ndarray):
-        return fit(call, offsets)
+        fitted = fit(call, known)
+        if isinstance(offsets, np.ndarray):
+            return fitted
     return offsets.astype(_index_dtype(offsets.dtype))
+
+
+def _last(dtype, value):
+    """`value` in `dtype`, or the largest number there is in it."""
+    return np.asarray(min(value, jnp.iinfo(dtype).max), dtype)
 
 
 def _index_dtype(dtype):

@@ -31,21 +31,37 @@ NAMES = tuple(machine.name for machine in MACHINES)
 
 
 @dataclasses.dataclass(frozen=True)
+class Choice:
+    """A wish for a machine: who made it, and whether it is an error if it cannot be served.
+
+    It binds the verb that the user called. Verbs that derivative rules make follow it where it can be served.
+    """
+
+    call: str
+    config: Config
+    strict: bool = True
+
+    def derived(self) -> "Choice":
+        """The same wish for the verbs of a derivative."""
+        return dataclasses.replace(self, strict=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class Call:
     """A verb as machines are asked about it."""
 
     verb: str
     monoid: object
     operands: tuple[jax.core.ShapedArray, ...]
-    config: Config
+    choice: Choice
 
     def __str__(self):
         monoid = f" {self.monoid}" if self.monoid else ""
         return f"{self.verb}{monoid} of {', '.join(a.str_short() for a in self.operands)}"
 
 
-def requested(call: str, implementation) -> Config:
-    """The `Config` of an ``implementation=`` argument."""
+def requested(call: str, implementation) -> Choice:
+    """The choice that an ``implementation=`` argument makes."""
     config = implementation if isinstance(implementation, Config) else Config(implementation)
     if config.implementation is not None and config.implementation not in NAMES:
         raise ValueError(
@@ -54,7 +70,7 @@ def requested(call: str, implementation) -> Config:
     walks = sorted({*xla.SCAN_WALKS, *xla.REDUCE_WALKS})
     if config.walk is not None and (config.walk not in walks or config.implementation != "xla"):
         raise ValueError(f"{call}: `implementation` may set a walk of xla, one of {', '.join(walks)}, got {config}")
-    return config
+    return Choice(call, config)
 
 
 def unsupported(machine: Machine, call: Call, platform: str) -> str | None:
@@ -63,7 +79,7 @@ def unsupported(machine: Machine, call: Call, platform: str) -> str | None:
         return f"runs on {' and '.join(machine.platforms)}, and this call is for {platform}"
     if machine.kernels is None:
         return "this version of segkernels has no such kernel"
-    return machine.kernels.unsupported(call.verb, call.monoid, call.operands, call.config)
+    return machine.kernels.unsupported(call.verb, call.monoid, call.operands, call.choice.config)
 
 
 def choose(call: Call, platform: str) -> tuple[Machine, Config]:
@@ -71,7 +87,7 @@ def choose(call: Call, platform: str) -> tuple[Machine, Config]:
 
     An explicit choice is served or refused, never replaced; without one the first machine that serves is taken.
     """
-    config = call.config
+    config = call.choice.config
     for machine in MACHINES:
         if config.implementation not in (None, machine.name):
             continue
@@ -80,11 +96,12 @@ def choose(call: Call, platform: str) -> tuple[Machine, Config]:
             walk = config.walk or default_walk(platform) if machine.name == "xla" else None
             return machine, Config(machine.name, walk)
         if config.implementation is not None:
-            if config.strict:
+            if call.choice.strict:
                 raise ValueError(
-                    f"implementation {config.implementation!r} cannot serve {call}: {reason}; choose another or leave it to None"
+                    f"{call.choice.call}: `implementation` {config.implementation!r} cannot serve {call}: {reason}; choose "
+                    "another or leave it to None"
                 )
-            return choose(dataclasses.replace(call, config=Config()), platform)
+            return choose(dataclasses.replace(call, choice=Choice(call.choice.call, Config())), platform)
     raise AssertionError("the xla machine serves every call")
 
 

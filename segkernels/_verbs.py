@@ -26,19 +26,19 @@ from segkernels._algebra import ADD
 ShapedArray = jax.core.ShapedArray
 
 
-def scan(values: tuple, heads, n_live, *, monoid, reverse, exclusive, config) -> tuple:
+def scan(values: tuple, heads, n_live, *, monoid, reverse, exclusive, choice) -> tuple:
     """Fold ``[n, f]`` values along each segment; see `kernels.xla.scan` for the operands."""
-    return tuple(scan_p.bind(*values, heads, n_live, monoid=monoid, reverse=reverse, exclusive=exclusive, config=config))
+    return tuple(scan_p.bind(*values, heads, n_live, monoid=monoid, reverse=reverse, exclusive=exclusive, choice=choice))
 
 
-def reduce(values: tuple, offsets, *, monoid, config) -> tuple:
+def reduce(values: tuple, offsets, *, monoid, choice) -> tuple:
     """Fold each segment of ``[n, f]`` values into a row of ``[s, f]``; empty ones give the identity."""
-    return tuple(reduce_p.bind(*values, offsets, monoid=monoid, config=config))
+    return tuple(reduce_p.bind(*values, offsets, monoid=monoid, choice=choice))
 
 
-def spread(per_segment, offsets, *, n, config):
+def spread(per_segment, offsets, *, n, choice):
     """Repeat each row of ``[s, f]`` over its segment: ``[n, f]``, dead rows zero."""
-    (out,) = spread_p.bind(per_segment, offsets, n=n, config=config)
+    (out,) = spread_p.bind(per_segment, offsets, n=n, choice=choice)
     return out
 
 
@@ -58,7 +58,8 @@ def _verb(name, shapes, run):
 
 
 def _run_eagerly(primitive, *operands, **params):
-    return _jitted(primitive, tuple(sorted(params.items(), key=lambda item: item[0])))(*operands)
+    with jax.disable_jit(False):  # a primitive is one computation under `disable_jit` too
+        return _jitted(primitive, tuple(sorted(params.items(), key=lambda item: item[0])))(*operands)
 
 
 @functools.lru_cache(maxsize=512)
@@ -70,13 +71,13 @@ def call_of(primitive, avals, params) -> _select.Call:
     """What `_select` is asked about an equation of one of the primitives."""
     verb = {scan_p: "scan", reduce_p: "reduce", spread_p: "spread"}[primitive]
     layout = 2 if primitive is scan_p else 1
-    return _select.Call(verb, params.get("monoid"), tuple(avals[:-layout]), params["config"])
+    return _select.Call(verb, params.get("monoid"), tuple(avals[:-layout]), params["choice"])
 
 
 def _choose(primitive, operands, params, platform):
     avals = [jax.typeof(x) for x in operands]
     machine, config = _select.choose(call_of(primitive, avals, params), platform)
-    return machine.kernels, dict(params, config=config)
+    return machine.kernels, {name: value for name, value in params.items() if name != "choice"} | dict(config=config)
 
 
 def _scan_shapes(*operands, **_):
@@ -126,31 +127,31 @@ def _linear_jvp(primitive, layout, primals, tangents, **params):
     if all(type(t) is ad.Zero for t in values):
         return out, [ad.Zero.from_primal_value(y) for y in out]
     values = map(ad.instantiate_zeros, values)
-    return out, primitive.bind(*values, *plan, **dict(params, config=params["config"].derived()))
+    return out, primitive.bind(*values, *plan, **dict(params, choice=params["choice"].derived()))
 
 
-def _scan_transpose(cotangents, *operands, reverse, config, **params):
+def _scan_transpose(cotangents, *operands, reverse, choice, **params):
     # d/dx sum(w * scan(x)): row i meets the weights of the rows after it in its segment.
     *values, heads, n_live = operands
     if all(type(ct) is ad.Zero for ct in cotangents):
         return [*map(_no_cotangent, values), None, None]
     values = scan_p.bind(*map(ad.instantiate_zeros, cotangents), heads, n_live, reverse=not reverse,
-                         config=config.derived(), **params)  # fmt: skip
+                         choice=choice.derived(), **params)  # fmt: skip
     return [*values, None, None]
 
 
-def _reduce_transpose(cotangents, values, offsets, *, config, **_):
+def _reduce_transpose(cotangents, values, offsets, *, choice, **_):
     (ct,) = cotangents
     if type(ct) is ad.Zero:
         return [_no_cotangent(values), None]
-    return [*spread_p.bind(ct, offsets, n=values.aval.shape[0], config=config.derived()), None]
+    return [*spread_p.bind(ct, offsets, n=values.aval.shape[0], choice=choice.derived()), None]
 
 
-def _spread_transpose(cotangents, per_segment, offsets, *, config, **_):
+def _spread_transpose(cotangents, per_segment, offsets, *, choice, **_):
     (ct,) = cotangents
     if type(ct) is ad.Zero:
         return [_no_cotangent(per_segment), None]
-    return [*reduce_p.bind(ct, offsets, monoid=ADD, config=config.derived()), None]
+    return [*reduce_p.bind(ct, offsets, monoid=ADD, choice=choice.derived()), None]
 
 
 def _no_cotangent(operand):
@@ -172,8 +173,8 @@ def _join_features(x, dim, b):
     return x.reshape(x.shape[0], b * x.shape[2])
 
 
-def _part_features(y, b):
-    return y.reshape(y.shape[0], b, y.shape[1] // b)
+def _part_features(y, b, f):
+    return y.reshape(y.shape[0], b, f)
 
 
 def _at_front(x, dim, b):
@@ -193,7 +194,8 @@ def _batch_by_features(primitive, operands, dims, layout, params):
     b = _batch_size(operands, dims)
     values = [_join_features(x, d, b) for x, d in zip(operands[:-layout], dims)]
     out = primitive.bind(*values, *operands[-layout:], **params)
-    return [_part_features(y, b) for y in out], [1] * len(out)
+    f = operands[0].shape[-1] if dims[0] != operands[0].ndim - 1 else operands[0].shape[-2]
+    return [_part_features(y, b, f) for y in out], [1] * len(out)
 
 
 def _scan_batch(operands, dims, **params):
@@ -243,14 +245,14 @@ def _reduce_batch(operands, dims, **params):
     return [y.reshape(b, s + 1, y.shape[1])[:, :s] for y in out], [0] * len(out)
 
 
-def _spread_batch(operands, dims, *, n, config):
+def _spread_batch(operands, dims, *, n, choice):
     if dims[-1] is None:
-        return _batch_by_features(spread_p, operands, dims, 1, dict(n=n, config=config))
+        return _batch_by_features(spread_p, operands, dims, 1, dict(n=n, choice=choice))
     b = _batch_size(operands, dims)
     per_segment, offsets = [_at_front(x, d, b) for x, d in zip(operands, dims)]
     s, f = per_segment.shape[1:]
     per_segment = _pad_rows(per_segment, s + 1).reshape(b * (s + 1), f)  # zero for the dead rows
-    (out,) = spread_p.bind(per_segment, _joined_offsets(offsets, n), n=b * n, config=config)
+    (out,) = spread_p.bind(per_segment, _joined_offsets(offsets, n), n=b * n, choice=choice)
     return [out.reshape(b, n, f)], [0]
 
 

@@ -29,7 +29,7 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
     array([7, 7, 9, 9, 9])
     """
     call = "segmented_repeat"
-    config = _select.requested(call, implementation)
+    choice = _select.requested(call, implementation)
     x = _forms.flat_values(call, "x", x, segments)
     if x.shape[0] != segments.num_segments:
         raise ValueError(f"{call}: `x` must have one entry a segment, got shape {x.shape} for {segments.num_segments} segments")
@@ -39,14 +39,14 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
     if total is not None and n < total:
         raise ValueError(f"{call}: `size` must hold all {total} rows, got {n}")
     if isinstance(x, jax.Array) or known is None:
-        return _forms.jitted(_repeat)(jnp.asarray(x), segments, n=n, config=config)
+        return _forms.jitted(_repeat)(_host.to_jax(call, x), segments, n=n, choice=choice)
     dtype = _host.common_dtype([x.dtype], on_jax=False)
     with _host.x64(dtype):
-        rows = _host.row_bucket(n)
-        return _forms.on_host(_repeat, x.astype(dtype), Segments._make(known), None, dict(n=rows, config=config))[:n].copy()
+        rows = _host.row_bucket(n, math.prod(x.shape[1:]) * dtype.itemsize)
+        return _forms.on_host(_repeat, x.astype(dtype), Segments._make(known), None, dict(n=rows, choice=choice))[:n].copy()
 
 
-def _repeat(values, segments, *, n, config):
+def _repeat(values, segments, *, n, choice):
     s, *feature = values.shape
-    out = _verbs.spread(values.reshape(s, math.prod(feature)), jnp.asarray(segments.offsets), n=n, config=config)
+    out = _verbs.spread(values.reshape(s, math.prod(feature)), jnp.asarray(segments.offsets), n=n, choice=choice)
     return out.reshape(n, *feature)

@@ -5,10 +5,12 @@ of NumPy arrays or for NumPy values, else JAX. A list compiles once per dtype, f
 segments. Empty segments give the identity of the operation, or ``empty=``, and disturb nothing else.
 """
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from segkernels import _select, _verbs
 from segkernels._algebra import ADD
@@ -42,22 +44,45 @@ def segmented_sum(x, segments=None, *, empty=0, dtype=None, implementation=None)
 
 
 def _reduction(call, body, x, segments, empty, dtype, implementation):
-    config = _select.requested(call, implementation)
-    if isinstance(empty, jax.Array) or not jnp.isscalar(empty):
-        raise TypeError(f"{call}: `empty` must be a Python or NumPy scalar, got {type(empty).__name__}")
-    return apply(call, body, x, segments, to_rows=False, dtype=dtype, empty=empty, config=config)
+    choice = _select.requested(call, implementation)
+    if not isinstance(empty, (bool, int, float, complex, np.number, np.bool_)):
+        raise TypeError(f"{call}: `empty` must be a Python or NumPy number, got {type(empty).__name__}")
+    item = np.asarray(empty).item()
+    empty = Empty(call, repr(int(item) if isinstance(item, bool) else item))
+    return apply(call, body, x, segments, to_rows=False, dtype=dtype, empty=empty, choice=choice)
 
 
-def _sum(values, segments, *, empty, dtype, config):
+@dataclasses.dataclass(frozen=True)
+class Empty:
+    """The value of an empty segment, as text: as a static argument of jit NaN must equal itself."""
+
+    call: str
+    text: str
+
+    def to(self, dtype):
+        """The value in the dtype of a result, or a `ValueError` if that has no such number."""
+        value = int(self.text) if self.text.lstrip("-").isdigit() else complex(self.text)
+        value = value.real if "j" not in self.text else value
+        with np.errstate(all="ignore"):
+            kept = np.asarray(value).astype(dtype if "j" not in self.text else np.complex128)
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            return kept.astype(dtype)
+        if "j" in self.text or not (jnp.issubdtype(dtype, jnp.floating) or np.isfinite(value) and kept == value):
+            raise ValueError(f"{self.call}: `empty` must be a number that {dtype}, the dtype of the result, has; got {self.text}")
+        return kept
+
+
+def _sum(values, segments, *, empty, dtype, choice):
     values = values.astype(dtype or jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), values.dtype)).dtype)
-    return _walk(ADD, values, segments, empty=empty, config=config)
+    return _walk(ADD, values, segments, empty=empty, choice=choice)
 
 
-def _walk(monoid, values, segments, *, empty, config):
+def _walk(monoid, values, segments, *, empty, choice):
     n, *feature = values.shape
-    (out,) = _verbs.reduce((values.reshape(n, math.prod(feature)),), jnp.asarray(segments.offsets), monoid=monoid, config=config)
+    (out,) = _verbs.reduce((values.reshape(n, math.prod(feature)),), jnp.asarray(segments.offsets), monoid=monoid, choice=choice)
     out = out.reshape(segments.num_segments, *feature)
-    if empty == monoid.identity(values.dtype):
+    value = empty.to(out.dtype)
+    if value == monoid.identity(out.dtype):
         return out
     lengths = jnp.asarray(segments.lengths).reshape(-1, *(1 for _ in feature))
-    return jnp.where(lengths == 0, jnp.asarray(empty).astype(out.dtype), out)
+    return jnp.where(lengths == 0, value, out)

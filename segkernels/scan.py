@@ -48,14 +48,14 @@ def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=
 
 
 def _scan(call, body, x, segments, exclusive, reverse, dtype, implementation):
-    config = _select.requested(call, implementation)
+    choice = _select.requested(call, implementation)
     return apply(call, body, x, segments, to_rows=True, dtype=dtype, exclusive=bool(exclusive), reverse=bool(reverse),
-                 config=config)  # fmt: skip
+                 choice=choice)  # fmt: skip
 
 
-def _cumsum(values, segments, *, exclusive, reverse, dtype, config):
+def _cumsum(values, segments, *, exclusive, reverse, dtype, choice):
     values = values.astype(dtype or jax.eval_shape(jnp.cumsum, jax.ShapeDtypeStruct((1,), values.dtype)).dtype)
-    return _walk(ADD, values, segments, exclusive=exclusive, reverse=reverse, config=config)
+    return _walk(ADD, values, segments, exclusive=exclusive, reverse=reverse, choice=choice)
 
 
 def _walk(monoid, values, segments, **options):

@@ -7,7 +7,7 @@ import pytest
 
 import segkernels as sk
 
-LENGTHS = [5, 0, 40, 1, 0, 90, 8]
+LENGTHS = [5, 0, 40, 1, 0, 90, 7]
 N = sum(LENGTHS)
 SCANS = [row for row in cases.OP_ROWS if row[0].kind == "scan"]
 REDUCTIONS = [row for row in cases.OP_ROWS if row[0].kind == "reduce"]

@@ -63,6 +63,21 @@ def test_ten_thousand_arrays_trace_nothing_of_their_own(kind, rng, counter):
     assert is_cumsum(got, large)
 
 
+def test_few_wide_rows_are_not_padded_to_many():
+    packed = _host.arrays("test", [np.zeros((1, 100_000), np.float32), np.zeros((0, 100_000), np.float32)])
+    assert packed.capacity == 1
+    assert sk.segmented_cumsum([np.ones((2, 1000), np.float32)])[0][1].tolist() == [2] * 1000
+    assert sk.Ragged.from_arrays([np.zeros((2, 1000), np.float32)]).values.shape == (2, 1000)
+    assert sk.segmented_sum([np.zeros((0, 1000), np.float32)]).shape == (1, 1000)
+
+
+def test_an_empty_value_of_nan_compiles_once(counter):
+    for _ in range(3):
+        got = sk.segmented_sum([np.float32([1, 2]), np.float32([])], empty=np.nan)
+    np.testing.assert_array_equal(got, [3, np.nan])
+    assert counter.compiles == 1
+
+
 def test_buckets():
     sizes = [_host.row_bucket(n) for n in range(1, 20_000)]
     assert all(size >= n and size % 32 == 0 for n, size in enumerate(sizes, 1))
@@ -111,6 +126,8 @@ def check_promotion():
             np.testing.assert_array_equal(y, np.cumsum(x, dtype=want))
     mixed = sk.segmented_cumsum([jnp.float32([1]), np.array([2**20]), []])
     assert all(isinstance(a, jax.Array) and a.dtype == jnp.float32 for a in mixed)
+    unsigned = sk.segmented_cumsum([jnp.ones(3, jnp.uint32), jnp.ones(2, jnp.int32)])
+    assert [a.tolist() for a in unsigned] == [[1, 2, 3], [1, 2]] and unsigned[0].dtype == jnp.int32
     with pytest.raises(ValueError, match="do not fit int32"):
         sk.segmented_cumsum([jnp.int32([1]), np.array([2**40])])
 

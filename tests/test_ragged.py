@@ -87,7 +87,10 @@ def test_is_a_pytree_that_does_not_validate():
     assert paths == [".values", ".segments.offsets", ".segments.heads"]
     assert repr(jax.tree.map(lambda _: "leaf", x))
     assert repr(x) == "Ragged(values=float32[128], segments=Segments(num_segments=4, prepared))"
-    assert x == x is not NotImplemented and hash(x) == hash(x)
+    assert hash(x) == hash(x)
+    host = jax.device_get(x)
+    assert lists(host) == lists(x) and host[2].tolist() == [4]
+    assert lists(x.with_values(np.asarray(2 * x.values))) == lists(2 * x)
 
 
 def test_numpy_leaves_the_operators_to_us():

@@ -122,6 +122,13 @@ def test_from_ids_with_dead_rows_and_a_guessed_number():
     assert traced.tolist() == [0, 2, 2, 3]
 
 
+def test_ids_past_32_bits_are_dead():
+    ids = jnp.concatenate([jnp.array([0, 0, 1], jnp.uint32), jnp.full(9, 0xFFFFFFFF, jnp.uint32)])
+    assert sk.Segments.from_ids(ids, 2).offsets.tolist() == [0, 2, 3]
+    order, segments = sk.Segments.group(ids[::-1], 2)
+    assert segments.offsets.tolist() == [0, 2, 3] and order[:3].tolist() == [10, 11, 9]
+
+
 def test_rows():
     segments = sk.Segments.from_lengths([2, 0, 3])
     assert segments.rows(np.array([1, -1, 2])).tolist() == [1, 5, 4]

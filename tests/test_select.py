@@ -13,8 +13,8 @@ from segkernels._algebra import ADD
 X, SEGMENTS = jnp.ones(8), sk.Segments.from_lengths([3, 5])
 
 
-def call(verb="scan", config=sk.Config()):  # noqa: B008 - frozen
-    return _select.Call(verb, ADD, (jax.core.ShapedArray((8, 1), jnp.float32),), config)
+def call(verb="scan"):
+    return _select.Call(verb, ADD, (jax.core.ShapedArray((8, 1), jnp.float32),), _select.Choice("test", sk.Config()))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,9 @@ def test_an_explicit_choice_is_refused_with_the_reason(name):
     for run in (lambda: sk.segmented_cumsum(X, SEGMENTS, implementation=name),
                 lambda: sk.segmented_sum(np.ones(8), SEGMENTS, implementation=name),
                 lambda: jax.jit(lambda x: sk.segmented_cumsum(x, SEGMENTS, implementation=name))(X)):  # fmt: skip
-        with pytest.raises(ValueError, match=f"implementation '{name}' cannot serve .* add of float.*(runs on|no such kernel)"):
+        with pytest.raises(
+            ValueError, match=f"segmented_.*: `implementation` '{name}' cannot serve .* add of float.*(runs on|no such kernel)"
+        ):
             run()
 
 
@@ -76,6 +78,10 @@ def test_explain_takes_what_the_call_takes(capsys):
     sk.explain(lambda x, s: jax.grad(lambda x: jnp.sum(sk.segmented_sum(x, s) ** 2))(x), X, SEGMENTS)
     text = capsys.readouterr().out
     assert "reduce add of float32[8,1]: xla" in text and "spread of float32[2,1]: xla" in text
+    sk.explain(sk.segmented_cumsum, x=[np.ones(300, np.float32)], dtype=np.float64)
+    assert "float64[320,1]" in capsys.readouterr().out
+    sk.explain(sk.segmented_repeat, [1, 2], SEGMENTS)
+    assert "spread of int" in capsys.readouterr().out
     with pytest.raises(ValueError, match="'native' cannot serve"):
         sk.explain(sk.segmented_cumsum, X, SEGMENTS, implementation="native")
     with pytest.raises(ValueError, match="explain: `platform` must be one of"):

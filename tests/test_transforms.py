@@ -72,6 +72,19 @@ def test_nested_vmap_jit_and_remat(row, rng):
         np.testing.assert_allclose(grad, jax.grad(lambda x: jnp.sum(f(x, offsets[0])))(x[0, 0]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("row", cases.tiered(cases.OP_ROWS))
+def test_without_jit_and_without_members(row, rng):
+    x = draw(rng, row[0], (), ())
+    offsets = jnp.asarray(LAYOUTS[0])
+    want = call(row, x, offsets)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(call(row, x, offsets), want)
+        jax.grad(lambda x: jnp.sum(call(row, x, offsets)))(x)
+    none = jnp.zeros((0, *x.shape))
+    assert jax.vmap(lambda x: call(row, x, offsets))(none).shape == (0, *want.shape)
+    assert jax.vmap(lambda x, o: call(row, x, o))(none, jnp.zeros((0, 5), jnp.int32)).shape == (0, *want.shape)
+
+
 def test_prepared_layouts_pass_through_everything(rng):
     """Head bits made once are the same leaf inside jit, scan and vmap, and nothing makes them again."""
     x = jnp.asarray(cases.draw(rng, "float32", (4, N)))

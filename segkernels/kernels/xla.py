@@ -29,10 +29,9 @@ _PIECE = 64  # steps of a reduction in a piece, and pieces in a group
 
 def unsupported(verb, monoid, operands, config) -> str | None:
     """Why this machine cannot serve a call; only a walk that the verb does not have is a reason."""
-    del operands
     walks = SCAN_WALKS
     if verb == "reduce":
-        walks = REDUCE_WALKS if monoid.segment else SCAN_WALKS
+        walks = REDUCE_WALKS if monoid.segment and operands[0].dtype != bool else SCAN_WALKS
     if config.walk in (None, *walks):
         return None
     return f"its walks for this are {' and '.join(walks)}, not {config.walk}"
@@ -95,7 +94,7 @@ def spread(per_segment, offsets, *, n, config):
 def _widened(values):
     """Values in the dtype they are combined in; with a symbolic number of rows, one that holds any block of a loop."""
     wide = tuple(x.astype(accumulator(x.dtype)) for x in values)
-    return wide if isinstance(values[0].shape[0], int) else tuple(jnp.pad(x, ((0, 16), (0, 0))) for x in wide)
+    return wide if isinstance(values[0].shape[0], int) else tuple(jnp.pad(x, ((0, 64), (0, 0))) for x in wide)
 
 
 # The loop ------------------------------------------------------------------------------------------------------------
@@ -257,7 +256,7 @@ def _reduce_loop(values, offsets, monoid):
         k, left = task % s, jnp.minimum(task // s * width, f - width)
         begin, end = _slice(offsets, k, 1)[0], _slice(offsets, k + 1, 1)[0]
         start = jnp.maximum(start, begin)
-        stop = jnp.minimum(end, start + _PIECE * rows)
+        stop = start + jnp.minimum(end - start, _PIECE * rows)  # in this order: start + _PIECE * rows may not fit
         steps = (stop - start) // rows
         fold = tuple(jnp.full((rows, width), e) for e in identity)
         fold = lax.fori_loop(0, steps, lambda t, fold: monoid.combine(fold, take(start + t * rows, left)), fold)
