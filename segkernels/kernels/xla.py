@@ -157,7 +157,7 @@ def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
     def run(start, end, state, out, width):
         rows = abs(end - start)
         body = lambda s: (s[0] + width, *step(start, *s, width))
-        return lax.while_loop(lambda s: s[0] < rows, body, (0 * n, state, out))[1:]
+        return lax.while_loop(lambda s: s[0] < rows, body, (zero, state, out))[1:]
 
     def both(s):
         done, first, second, out = s
@@ -171,7 +171,8 @@ def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
     # Where blocks of 8 fill the buffer the last one may run into dead rows; else a loop of single rows ends the fold.
     in_blocks = out[0].shape[0] % 8 == 0
     whole = (n + 7 if in_blocks else n) // 8 * 8
-    start, end = (whole, 0 * n) if reverse else (0 * n, whole)
+    zero = jnp.zeros((), n.dtype)
+    start, end = (whole, zero) if reverse else (zero, whole)
     if reverse and not in_blocks:
         state, out = run(n, whole, state, out, 1)
     block = _block_with_reset(resets, n)
@@ -179,7 +180,7 @@ def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
     split_start, split_end = (jnp.where(block < whole, edge, start) for edge in edges)
 
     rows = jnp.minimum(abs(split_end - start), abs(end - split_start))
-    _, first, second, out = lax.while_loop(lambda s: s[0] < rows, both, (0 * n, state, state, out))
+    _, first, second, out = lax.while_loop(lambda s: s[0] < rows, both, (zero, state, state, out))
     go = -rows if reverse else rows
     first_left = start + go != split_end
     left, right = jnp.where(first_left, start + go, split_start + go), jnp.where(first_left, split_end, end)
