@@ -60,7 +60,7 @@ def _cell(row):
 
 def draw(stored, path) -> None:
     """Bars of the flat call, and cost an array against the number of arrays."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4), layout="constrained")
     flat = sorted(of(stored, "flat", "n = 2^24"), key=lambda r: -r["ns"])
     names = [r["implementation"] for r in flat]
     left.barh(names, [r["ns"] for r in flat], color=[_OURS if "segmented_cumsum" in name else _REST for name in names])
@@ -82,7 +82,7 @@ def draw(stored, path) -> None:
         ylabel="us / array",
         title="List call, lengths 1 to 199, all compiled",
     )
-    right.legend(fontsize=8)
+    right.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     right.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
 

@@ -41,5 +41,6 @@ def accumulator(dtype) -> np.dtype:
 
 ADD = Monoid("add", lambda a, b: (a[0] + b[0],), lambda dtype: 0, jax.ops.segment_sum)
 
-# The earlier piece wins: a scan with it carries the first row of each segment to all of its rows.
+# The earlier piece wins: a scan with it carries the first row of each segment to all of its rows. It has no identity; what
+# stands for one meets no live row, for each of them has a head before it.
 FIRST = Monoid("first", lambda a, b: a, lambda dtype: 0)

@@ -17,14 +17,14 @@ def is_traced(*arrays) -> bool:
     return any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, arrays)))
 
 
-def concrete(x) -> np.ndarray | None:
-    """`x` as NumPy if that takes no transfer: not for tracers, nor for arrays on an accelerator."""
+def concrete(x, *, wait: bool = True) -> np.ndarray | None:
+    """`x` as NumPy if that takes no transfer, nor a wait if those are not wanted; never for tracers."""
     if isinstance(x, np.ndarray):
         return x
     if is_traced(x) or not isinstance(x, jax.Array):
         return None
-    host = x.is_fully_addressable and all(d.platform == "cpu" for d in x.devices())
-    return np.asarray(x) if host else None
+    here = x.is_fully_addressable and all(d.platform == "cpu" for d in x.devices()) and (wait or x.is_ready())
+    return np.asarray(x) if here else None
 
 
 def supported(call: str, argument: str, dtype) -> None:
@@ -77,7 +77,7 @@ def rows(call: str, values, segments) -> None:
     n = values.shape[0]
     if isinstance(n, int) and n > MOST_ROWS and segments.offsets.dtype.itemsize < 8:
         raise ValueError(f"{call}: {n} rows are too many for 32-bit offsets; give 64-bit ones, with x64, or split the data")
-    known = concrete(segments.offsets)
+    known = concrete(segments.offsets, wait=False)  # calls on JAX arrays never block
     if known is not None and known[-1] > values.shape[0]:
         raise ValueError(
             f"{call}: the values have {values.shape[0]} rows but the segments describe {known[-1]}; "

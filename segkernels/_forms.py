@@ -98,6 +98,12 @@ def _plan(segments: Segments, n) -> Segments:
     return Segments._make(segments.offsets[[0, -1]], segments.head_bits(n))
 
 
+def padded(offsets) -> Segments:
+    """A layout with trailing empty segments up to a bucket of their number."""
+    s = len(offsets) - 1
+    return Segments._make(np.pad(offsets, (0, _host.row_bucket(s) - s), mode="edge"))
+
+
 def _list(call, body, items, to_rows, options):
     packed = _host.arrays(call, items)
     capacity, s = packed.capacity, len(packed.items)
@@ -105,7 +111,7 @@ def _list(call, body, items, to_rows, options):
     if to_rows:
         segments = Segments._make(offsets[[0, -1]], head_bits(offsets, capacity))
     else:
-        segments = Segments._make(np.pad(offsets, (0, _host.row_bucket(s) - s), mode="edge"))
+        segments = padded(offsets)
     wide = (packed.dtype, options["dtype"] or packed.dtype) if packed.device is None else ()
     with _host.x64(*wide):
         flat = on_host(body, packed.pack(capacity), segments, packed.device, options)
@@ -131,10 +137,10 @@ def _flat(call, body, x, segments, to_rows, options):
         return jitted(body)(values, _plan(segments, n) if to_rows else segments, **options)
     if _check.is_traced(segments.offsets):
         return jitted(body)(_host.to_jax(call, values), segments, **options)
-    offsets = np.asarray(segments.offsets)
+    offsets, s = np.asarray(segments.offsets), segments.num_segments
     packed = _host.Arrays([values], np.array([0, n]), values.shape[1:], _host.common_dtype([values.dtype], False), None)
     capacity = packed.capacity
     segments = Segments._make(offsets, segments.heads)
     with _host.x64(packed.dtype, options["dtype"] or packed.dtype):
-        plan = _plan(segments, capacity) if to_rows else segments
-        return on_host(body, packed.pack(capacity), plan, None, options)[: n if to_rows else None].copy()
+        plan = _plan(segments, capacity) if to_rows else padded(offsets)
+        return on_host(body, packed.pack(capacity), plan, None, options)[: n if to_rows else s].copy()

@@ -118,7 +118,9 @@ class Ragged:
             raise ValueError(
                 f"Ragged.with_values(values): `values` must have {self.values.shape[0]} rows, got shape {jnp.shape(values)}"
             )
-        return Ragged._make(jnp.asarray(values), self.segments)
+        if not isinstance(values, jax.Array):
+            values = _host.to_jax("Ragged.with_values(values)", _host.as_numpy("Ragged.with_values(values)", "`values`", values))
+        return Ragged._make(values, self.segments)
 
     def map(self, f, *others: "Ragged") -> "Ragged":
         """Apply `f`, which must keep the first axis, to the values of this and other `Ragged` of the same layout."""

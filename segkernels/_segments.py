@@ -147,7 +147,7 @@ class Segments:
         return self.offsets[1:] - self.offsets[:-1]
 
     def ids(self, n: int):
-        """The segment of each of `n` rows, ``[n]``; `num_segments` for dead rows. No operation of ours needs them."""
+        """The segment of each of `n` rows, ``[n]``; `num_segments` for dead rows. No kernel needs them."""
         n = _check.size("Segments.ids(n)", "n", n)
         ends = jnp.clip(jnp.asarray(self.offsets), 0, n)[1:]
         return jnp.cumsum(jnp.zeros(n, ends.dtype).at[ends].add(1, mode="drop"), dtype=ends.dtype)
@@ -162,12 +162,14 @@ class Segments:
         """Flat rows of indices counted from the heads of segments.
 
         Args:
-          index: integers ``[num_segments, *feature]``, such as `segmented_argmax` gives; -1 for none.
+          index: integers ``[num_segments, *feature]``, as an argmax gives; -1 for none.
 
         Returns:
           Integers of the same shape; ``offsets[-1]``, the first row past the live ones, for -1.
         """
         index = index if isinstance(index, jax.Array) else np.asarray(index)
+        if not jnp.issubdtype(index.dtype, jnp.integer):
+            raise TypeError(f"Segments.rows(index): `index` must be integers, got dtype {index.dtype}")
         if index.shape[:1] != (self.num_segments,):
             raise ValueError(
                 f"Segments.rows(index): `index` must have one entry a segment, got shape {index.shape} "

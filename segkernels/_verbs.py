@@ -20,7 +20,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from segkernels import _select
+from segkernels import _check, _select
 from segkernels._algebra import ADD
 
 ShapedArray = jax.core.ShapedArray
@@ -122,6 +122,8 @@ PRIMITIVES = (scan_p, reduce_p, spread_p)
 
 def _linear_jvp(primitive, layout, primals, tangents, **params):
     """All three verbs are linear with ADD (and spread always is): the tangent is the verb of the tangent."""
+    if params.get("monoid", ADD) is not ADD:
+        raise NotImplementedError(f"segmented {params['monoid']} has no derivative rule")
     out = primitive.bind(*primals, **params)
     values, plan = tangents[:-layout], primals[-layout:]
     if all(type(t) is ad.Zero for t in values):
@@ -226,7 +228,7 @@ def _joined_offsets(offsets, n):
 
 
 def _total_rows(verb, b, n, dtype):
-    if isinstance(b * n, int) and b * n > jnp.iinfo(dtype).max:
+    if isinstance(b * n, int) and b * n > (_check.MOST_ROWS if np.dtype(dtype).itemsize < 8 else jnp.iinfo(dtype).max):
         raise ValueError(
             f"vmap of segmented {verb}: {b} members of {n} rows do not fit {np.dtype(dtype)} offsets; map over "
             "parts of the batch with `jax.lax.map`"

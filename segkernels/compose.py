@@ -4,9 +4,9 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from segkernels import _check, _forms, _host, _select, _verbs
-from segkernels._segments import Segments
 
 
 def segmented_repeat(x, segments, *, size=None, implementation=None):
@@ -43,7 +43,10 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
     dtype = _host.common_dtype([x.dtype], on_jax=False)
     with _host.x64(dtype):
         rows = _host.row_bucket(n, math.prod(x.shape[1:]) * dtype.itemsize)
-        return _forms.on_host(_repeat, x.astype(dtype), Segments._make(known), None, dict(n=rows, choice=choice))[:n].copy()
+        layout = _forms.padded(known)
+        values = np.zeros((layout.num_segments, *x.shape[1:]), dtype)
+        values[: len(x)] = x
+        return _forms.on_host(_repeat, values, layout, None, dict(n=rows, choice=choice))[:n].copy()
 
 
 def _repeat(values, segments, *, n, choice):

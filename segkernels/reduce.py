@@ -47,8 +47,8 @@ def _reduction(call, body, x, segments, empty, dtype, implementation):
     choice = _select.requested(call, implementation)
     if not isinstance(empty, (bool, int, float, complex, np.number, np.bool_)):
         raise TypeError(f"{call}: `empty` must be a Python or NumPy number, got {type(empty).__name__}")
-    item = np.asarray(empty).item()
-    empty = Empty(call, repr(int(item) if isinstance(item, bool) else item))
+    whole, imaginary = isinstance(empty, (int, np.integer, np.bool_)), isinstance(empty, (complex, np.complexfloating))
+    empty = Empty(call, repr(int(empty) if whole else complex(empty) if imaginary else float(empty)))
     return apply(call, body, x, segments, to_rows=False, dtype=dtype, empty=empty, choice=choice)
 
 
@@ -62,14 +62,16 @@ class Empty:
     def to(self, dtype):
         """The value in the dtype of a result, or a `ValueError` if that has no such number."""
         value = int(self.text) if self.text.lstrip("-").isdigit() else complex(self.text)
-        value = value.real if "j" not in self.text else value
-        with np.errstate(all="ignore"):
-            kept = np.asarray(value).astype(dtype if "j" not in self.text else np.complex128)
-        if jnp.issubdtype(dtype, jnp.complexfloating):
-            return kept.astype(dtype)
-        if "j" in self.text or not (jnp.issubdtype(dtype, jnp.floating) or np.isfinite(value) and kept == value):
+        if "j" not in self.text and isinstance(value, complex):
+            value = value.real
+        if jnp.issubdtype(dtype, jnp.inexact) and (jnp.issubdtype(dtype, jnp.complexfloating) or not isinstance(value, complex)):
+            with np.errstate(over="ignore"):
+                return np.asarray(value, np.complex128 if isinstance(value, complex) else np.float64).astype(dtype)
+        info = jnp.iinfo(dtype) if dtype.kind in "iu" else None
+        low, high = (info.min, info.max) if info else (0, 1 if dtype.kind == "b" else -1)
+        if isinstance(value, complex) or not low <= value <= high or value != int(value):
             raise ValueError(f"{self.call}: `empty` must be a number that {dtype}, the dtype of the result, has; got {self.text}")
-        return kept
+        return np.asarray(int(value), dtype)
 
 
 def _sum(values, segments, *, empty, dtype, choice):

@@ -56,6 +56,7 @@ BAD = {
     "empty of integers": (lambda: total([np.array([1])], empty=np.nan), ValueError, "segmented_sum: `empty` must be a number that int64.* has; got nan"),
     "empty fraction": (lambda: total([np.array([1])], empty=1.5), ValueError, "got 1.5"),
     "empty too large": (lambda: total(jnp.arange(5), LAYOUT, empty=2**40), ValueError, "that int32.* has; got 1099511627776"),
+    "empty far too large": (lambda: total(jnp.arange(5), LAYOUT, empty=2**70), ValueError, "that int32.* has; got 1180591620717411303424"),
     "empty sign": (lambda: total([np.uint32([1])], empty=-1), ValueError, "that uint32.* has; got -1"),
     "empty complex": (lambda: total([X], empty=1j), ValueError, "that float32.* has; got 1j"),
     # repeat
@@ -93,6 +94,7 @@ BAD = {
     "flags traced": (lambda: jax.jit(lambda f: S.from_flags(f).offsets)(jnp.array([True])), ValueError, "`num_segments` is required"),
     "group number": (lambda: S.group([0, 1], None), ValueError, "`num_segments` is required here"),
     "prepare": (lambda: LAYOUT.prepare(4), ValueError, "the segments describe 5 rows, got n=4"),
+    "rows kind": (lambda: LAYOUT.rows([0.0, 1.0]), TypeError, "`index` must be integers, got dtype float64"),
     "rows": (lambda: LAYOUT.rows(np.zeros(3, int)), ValueError, r"one entry a segment, got shape \(3,\) for 2 segments"),
     # Ragged
     "ragged layout": (lambda: sk.Ragged(X, [2, 3]), TypeError, "`segments` must be a `Segments`, got list"),
@@ -111,6 +113,7 @@ BAD = {
     "from_padded wide": (lambda: sk.Ragged.from_padded(np.array([[2**40]]), [1]), ValueError, "do not fit int32"),
     "truth": (lambda: bool(RAGGED == RAGGED), TypeError, "the truth of a `Ragged` is ambiguous"),
     "as an array": (lambda: np.asarray(RAGGED), TypeError, "take its `.values`"),
+    "with_values wide": (lambda: RAGGED.with_values(np.full(128, 2**40)), ValueError, "do not fit int32"),
     "with_values": (lambda: RAGGED.with_values(jnp.ones(3)), ValueError, r"`values` must have 128 rows, got shape \(3,\)"),
     "other layout": (lambda: RAGGED + sk.Ragged.from_arrays([X[:4], np.ones(6, np.float32)]), ValueError, "the layouts differ in their offsets"),
     "other size": (lambda: RAGGED + sk.Ragged.from_arrays([X]), ValueError, r"Ragged\.__add__: the layouts differ"),

@@ -12,7 +12,7 @@ import segkernels
 
 ROOT = pathlib.Path(segkernels.__file__).parent
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
-# A file may import from the layers above it in this list, and from none below; files of one layer, from each other as listed.
+# A file may import from the layers above it in this list: from none below, and from none of its own.
 LAYERS = (
     ("_algebra.py", "_compat.py"),
     ("_check.py",),

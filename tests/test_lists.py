@@ -78,6 +78,16 @@ def test_an_empty_value_of_nan_compiles_once(counter):
     assert counter.compiles == 1
 
 
+def test_flat_numpy_compiles_for_buckets_too(rng, counter):
+    for n, k in [(1500, 5), (1510, 100), (1520, 60)]:
+        x, lengths = rng.standard_normal(n).astype(np.float32), [1] * (k - 1) + [n - k + 1]
+        segments = sk.Segments.from_lengths(lengths)
+        np.testing.assert_allclose(sk.segmented_sum(x, segments)[: k - 1], x[: k - 1], rtol=1e-6)
+        assert sk.segmented_cumsum(x, segments).shape == (n,)
+        assert sk.segmented_repeat(x[:k], segments).shape == (n,)
+    assert counter.compiles == 3
+
+
 def test_buckets():
     sizes = [_host.row_bucket(n) for n in range(1, 20_000)]
     assert all(size >= n and size % 32 == 0 for n, size in enumerate(sizes, 1))

@@ -235,9 +235,10 @@ def _columns(values, limit):
 def _reduce_loop(values, offsets, monoid):
     """Fold segment by segment, each in pieces of `_PIECE` steps and groups of `_PIECE` pieces.
 
-    Three levels keep a long sum accurate: a sum of n rows goes through about ``3 * n ** (1 / 3)`` roundings rather
-    than n. One loop runs over columns, segments and pieces alike, and one inside over a piece: a third would cost the
-    native loop. A step takes several rows of a single column at once, or one row of several columns.
+    Three levels keep a long sum accurate: a value goes through `_PIECE` roundings in its piece, as many in its group,
+    and then one a group: a few hundred for a million rows, not a million. One loop runs over columns, segments and
+    pieces alike, and one inside over a piece: a third would cost the native loop. A step takes several rows of a
+    single column at once, or one row of several columns.
     """
     n, f = values[0].shape
     s = offsets.shape[0] - 1
@@ -332,7 +333,8 @@ def _reduce_associative(values, offsets, monoid):
     scanned = _scan_associative(values, heads, offsets[-1], monoid=monoid, reverse=False, exclusive=False)
     empty = (offsets[1:] == offsets[:-1])[:, None]
     last = jnp.maximum(offsets[1:] - 1, 0)
-    return tuple(jnp.where(empty, _identity(monoid, y), y[last]) for y in scanned)
+    # The barrier: see `Ragged.to_padded`.
+    return tuple(jnp.where(empty, _identity(monoid, y), lax.optimization_barrier(y[last])) for y in scanned)
 
 
 def _reduce_by_ids(values, offsets, monoid):
