@@ -49,6 +49,11 @@ def apply(call, body, x, segments, *, to_rows, dtype=None, **options):
     return _flat(call, body, x, segments, to_rows, options)
 
 
+def as_by(function, values, dtype):
+    """Values in `dtype`, or in that of a `jax.numpy` function of them if it is None."""
+    return values.astype(dtype or jax.eval_shape(function, jax.ShapeDtypeStruct((1,), values.dtype)).dtype)
+
+
 def flat_values(call, argument, x, segments):
     """Check a flat array and its layout; the array is NumPy unless it is a JAX array."""
     if segments is None:

@@ -13,6 +13,7 @@ hold reaches another member.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,11 @@ from segkernels import _check, _select
 from segkernels._algebra import ADD
 
 ShapedArray = jax.core.ShapedArray
+
+
+def columns(x):
+    """``[n, *feature]`` as the verbs take it, ``[n, f]``."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 def scan(values: tuple, heads, n_live, *, monoid, reverse, exclusive, choice) -> tuple:

@@ -50,6 +50,5 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
 
 
 def _repeat(values, segments, *, n, choice):
-    s, *feature = values.shape
-    out = _verbs.spread(values.reshape(s, math.prod(feature)), jnp.asarray(segments.offsets), n=n, choice=choice)
-    return out.reshape(n, *feature)
+    out = _verbs.spread(_verbs.columns(values), jnp.asarray(segments.offsets), n=n, choice=choice)
+    return out.reshape(n, *values.shape[1:])

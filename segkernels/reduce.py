@@ -6,15 +6,13 @@ segments. Empty segments give the identity of the operation, or ``empty=``, and 
 """
 
 import dataclasses
-import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from segkernels import _select, _verbs
 from segkernels._algebra import ADD
-from segkernels._forms import apply
+from segkernels._forms import apply, as_by
 
 
 def segmented_sum(x, segments=None, *, empty=0, dtype=None, implementation=None):
@@ -75,13 +73,12 @@ class Empty:
 
 
 def _sum(values, segments, *, empty, dtype, choice):
-    values = values.astype(dtype or jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), values.dtype)).dtype)
-    return _walk(ADD, values, segments, empty=empty, choice=choice)
+    return _walk(ADD, as_by(jnp.sum, values, dtype), segments, empty=empty, choice=choice)
 
 
 def _walk(monoid, values, segments, *, empty, choice):
-    n, *feature = values.shape
-    (out,) = _verbs.reduce((values.reshape(n, math.prod(feature)),), jnp.asarray(segments.offsets), monoid=monoid, choice=choice)
+    feature = values.shape[1:]
+    (out,) = _verbs.reduce((_verbs.columns(values),), jnp.asarray(segments.offsets), monoid=monoid, choice=choice)
     out = out.reshape(segments.num_segments, *feature)
     value = empty.to(out.dtype)
     if value == monoid.identity(out.dtype):

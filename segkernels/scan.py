@@ -12,14 +12,11 @@ The segment axis is the first; features are independent of each other. Every sca
 segment, in values and gradients, and has derivatives of any order in both modes.
 """
 
-import math
-
-import jax
 import jax.numpy as jnp
 
 from segkernels import _select, _verbs
 from segkernels._algebra import ADD
-from segkernels._forms import apply
+from segkernels._forms import apply, as_by
 
 
 def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=None, implementation=None):
@@ -54,12 +51,10 @@ def _scan(call, body, x, segments, exclusive, reverse, dtype, implementation):
 
 
 def _cumsum(values, segments, *, exclusive, reverse, dtype, choice):
-    values = values.astype(dtype or jax.eval_shape(jnp.cumsum, jax.ShapeDtypeStruct((1,), values.dtype)).dtype)
-    return _walk(ADD, values, segments, exclusive=exclusive, reverse=reverse, choice=choice)
+    return _walk(ADD, as_by(jnp.cumsum, values, dtype), segments, exclusive=exclusive, reverse=reverse, choice=choice)
 
 
 def _walk(monoid, values, segments, **options):
-    n, *feature = values.shape
-    columns = values.reshape(n, math.prod(feature))
-    (out,) = _verbs.scan((columns,), segments.head_bits(n), jnp.asarray(segments.offsets[-1]), monoid=monoid, **options)
+    heads, n_live = segments.head_bits(values.shape[0]), jnp.asarray(segments.offsets[-1])
+    (out,) = _verbs.scan((_verbs.columns(values),), heads, n_live, monoid=monoid, **options)
     return out.reshape(values.shape)
