@@ -201,7 +201,8 @@ def cold_loop(operation, arrays) -> list[str]:
             function(x).block_until_ready()
         seconds = time.perf_counter() - start
     whole = len(sample) == len(arrays)
-    lines = [f"{'all' if whole else 'a sample of'} {len(sample)} arrays: {_seconds(seconds)}, {len(compiled)} compiles"]
+    sampled = f"{'all' if whole else 'a sample of'} {len(sample)} arrays"
+    lines = [f"jax.jit on one array after the other, {sampled}: {_seconds(seconds)}, {len(compiled)} compiles"]
     if not whole:
         shapes = len({(x.shape, x.dtype) for x in arrays})
         estimate = seconds / max(len(compiled), 1) * shapes

@@ -75,7 +75,7 @@ def layout(call, segments):
     if not isinstance(segments, Segments):
         raise TypeError(
             f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
-            "`Segments.from_offsets(offsets)`, `Segments.from_lengths(lengths)` or `Segments.from_ids(ids)`"
+            "`Segments.from_offsets`, `from_lengths`, `from_ids` (sorted), `group` (unsorted) or `from_flags`"
         )
 
 

@@ -213,9 +213,10 @@ def _lengths(call, shapes):
     first = shapes[0]
     for i, shape in enumerate(shapes):
         if not shape:
-            raise ValueError(f"{call}: entry {i} of the list is 0-d; every entry needs a first axis, its rows")
+            raise ValueError(f"{call}: entry {i} of the list is 0-d; every entry needs a first axis, its rows: pass `x[None]`")
         if shape[1:] != first[1:]:
             raise ValueError(
-                f"{call}: entries of one list must have equal shapes but for the first axis, got {first} at 0 and {shape} at {i}"
+                f"{call}: entries of one list must have equal shapes but for the first axis, got {first} at 0 and {shape} at "
+                f"{i}; call once for each trailing shape"
             )
     return [shape[0] for shape in shapes], first[1:]

@@ -85,7 +85,9 @@ class Ragged:
         _host.fits(call, values, kept)
         offsets = np.pad(packed.offsets, (0, s - len(packed.items)), mode="edge")
         segments = Segments.from_offsets(offsets).prepare(size)
-        return cls._make(_host.put(values.astype(kept, copy=False), packed.device), segments)
+        with np.errstate(over="ignore"):  # float64 past float32 is infinite, as in `jnp.asarray`
+            values = values.astype(kept, copy=False)
+        return cls._make(_host.put(values, packed.device), segments)
 
     @classmethod
     def from_padded(cls, dense, lengths) -> "Ragged":

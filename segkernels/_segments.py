@@ -105,7 +105,10 @@ class Segments:
         call = "Segments.from_flags(flags)"
         flags = flags if isinstance(flags, jax.Array) else np.asarray(flags)
         if flags.dtype != np.bool_ or flags.ndim != 1:
-            raise TypeError(f"{call}: `flags` must be a 1-D array of booleans, got {flags.dtype}{list(flags.shape)}")
+            raise TypeError(
+                f"{call}: `flags` must be a 1-D array of booleans, got {flags.dtype}{list(flags.shape)}; "
+                "make them so with `astype(bool)`"
+            )
         n, xp = flags.shape[0], jnp if isinstance(flags, jax.Array) else np
         heads = xp.concatenate([xp.ones(min(n, 1), bool), flags[:-1] if ends else flags[1:]])
         known = _check.concrete(heads)

@@ -32,7 +32,7 @@ def test_the_job_on_the_standard_library():
     assert table["machine"] == "xla, walk loop, on cpu"
     assert table["compiles"] == "1"
     assert table["check"].startswith("checked against NumPy: all ")
-    assert table["cold jit loop"].startswith("a sample of 50 arrays")
+    assert table["cold jit loop"].startswith("jax.jit on one array after the other, a sample of 50 arrays: ")
     for row in ("what", "arrays", "elements", "bytes", "lengths", "first call", "warm call", "speed", "NumPy loop", "example"):
         assert table[row]
     assert done.stderr == ""  # progress is for terminals
