@@ -122,8 +122,9 @@ def _list(call, body, items, to_rows, options):
         flat = on_host(body, packed.pack(capacity), segments, packed.device, options)
     if packed.device is None:
         flat = flat[: packed.total if to_rows else s].copy()
-        return packed.split(flat) if to_rows else flat
-    return packed.split(flat) if to_rows else _host.put(flat[:s].copy(), packed.device)
+    if to_rows:
+        return _host.split(flat, offsets, packed.device)
+    return flat if packed.device is None else _host.put(flat[:s].copy(), packed.device)
 
 
 def _traced_list(call, body, items, to_rows, options):

@@ -83,11 +83,12 @@ class Arrays:
             return False
         return True
 
-    def split(self, flat: np.ndarray) -> list:
-        """The arrays of the list back from their rows in `flat`, which is then theirs."""
-        edges = self.offsets.tolist()
-        views = [flat[a:b] for a, b in zip(edges, edges[1:])]
-        return views if self.device is None else _compat.device_arrays(views, self.device)
+
+def split(flat: np.ndarray, offsets: np.ndarray, device=None) -> list:
+    """The arrays of a list from their rows in `flat`: views, which own it then, or JAX arrays on `device`."""
+    edges = offsets.tolist()
+    views = [flat[a:b] for a, b in zip(edges, edges[1:])]
+    return views if device is None else _compat.device_arrays(views, device)
 
 
 def put(buffer: np.ndarray, device=None) -> jax.Array:

@@ -133,8 +133,7 @@ class Ragged:
     def to_arrays(self) -> list:
         """The arrays, as a list of JAX arrays made on the host."""
         edges, flat = self._on_host("Ragged.to_arrays()")
-        views = _host.Arrays([], edges, flat.shape[1:], flat.dtype, _host.device_of(self.values))
-        return views.split(flat)
+        return _host.split(flat, edges, _host.device_of(self.values))
 
     def to_padded(self, length=None, fill=0):
         """A dense array ``[num_segments, length, *feature]`` with `fill` where a segment is shorter.
@@ -193,8 +192,7 @@ class Ragged:
             ) from error
         except IndexError as error:
             raise IndexError(f"{call}: index {index} is out of range for {len(self)} segments") from error
-        one = _host.Arrays([], edges[k : k + 2], flat.shape[1:], flat.dtype, _host.device_of(self.values))
-        return one.split(flat)[0]
+        return _host.split(flat, edges[k : k + 2], _host.device_of(self.values))[0]
 
     def __iter__(self):
         return iter(self.to_arrays())
