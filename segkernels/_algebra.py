@@ -11,6 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,15 +20,24 @@ class Monoid:
 
     Attributes:
       name: what messages and profiles call it.
-      combine: ``(earlier, later) -> combined``, each a tuple of arrays of one shape.
-      identity: ``dtype -> scalar``: changes nothing it is combined with; what an empty segment gives.
+      combine: ``(earlier, later) -> combined``, each a tuple of arrays of one shape. What is reduced with (and not only
+        scanned) must commute too, for reductions fold rows in any order.
+      identity: the dtypes of the parts to a tuple of scalars: changes nothing it is combined with; what an empty segment
+        gives.
+      carried: how many leading parts of the state only carry it along, and are no part of the result.
       segment: the ``jax.ops.segment_*`` function that reduces with it, or None where JAX has none.
     """
 
     name: str
     combine: Callable[[tuple, tuple], tuple]
-    identity: Callable[[np.dtype], object]
+    identity: Callable[..., tuple]
+    carried: int = 0
     segment: Callable | None = None
+
+    @property
+    def gives(self) -> slice:
+        """The parts of the state that are the result."""
+        return slice(self.carried, None)
 
     def __repr__(self):
         return self.name
@@ -39,8 +49,67 @@ def accumulator(dtype) -> np.dtype:
     return np.dtype(np.float32) if jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4 else dtype
 
 
-ADD = Monoid("add", lambda a, b: (a[0] + b[0],), lambda dtype: 0, jax.ops.segment_sum)
+def lowest(dtype):
+    """The least number of a dtype: what a maximum of nothing is."""
+    return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else False if dtype == bool else jnp.iinfo(dtype).min
+
+
+def highest(dtype):
+    """The largest number of a dtype: what a minimum of nothing is."""
+    return np.inf if jnp.issubdtype(dtype, jnp.inexact) else True if dtype == bool else jnp.iinfo(dtype).max
+
+
+ADD = Monoid("add", lambda a, b: (a[0] + b[0],), lambda dtype: (0,), segment=jax.ops.segment_sum)
+MUL = Monoid("mul", lambda a, b: (a[0] * b[0],), lambda dtype: (1,), segment=jax.ops.segment_prod)
+# Both propagate NaN; of booleans they are "any" and "all".
+MAX = Monoid("max", lambda a, b: (lax.max(a[0], b[0]),), lambda dtype: (lowest(dtype),), segment=jax.ops.segment_max)
+MIN = Monoid("min", lambda a, b: (lax.min(a[0], b[0]),), lambda dtype: (highest(dtype),), segment=jax.ops.segment_min)
+
+
+def _logaddexp(a, b):
+    high, low = lax.max(a[0], b[0]), lax.min(a[0], b[0])
+    # Where both are the same infinity their difference is NaN; 0 instead gives that infinity.
+    gap = jnp.where(high == low, jnp.zeros_like(low), low - high)
+    return (high + lax.log1p(lax.exp(gap)),)
+
+
+LOGADDEXP = Monoid("logaddexp", _logaddexp, lambda dtype: (-np.inf,))
+
+
+def _affine(a, b):
+    (gate, state), (later, more) = a, b
+    if later.dtype == bool:
+        return gate & later, jnp.where(later, state + more, more)
+    return gate * later, later * state + more
+
+
+# h <- gate * h + x on pairs (gate, x). A boolean gate keeps the state or drops it, by select: a NaN that is dropped is gone.
+AFFINE = Monoid("affine", _affine, lambda gate, dtype: (1, 0), carried=1)
+
+# Pairs (valid, x): the last valid row, or where there is none yet the row itself.
+HOLD = Monoid(
+    "hold",
+    lambda a, b: (a[0] | b[0], jnp.where(b[0] | ~a[0], b[1], a[1])),
+    lambda valid, dtype: (False, 0),
+    carried=1,
+)
 
 # The earlier piece wins: a scan with it carries the first row of each segment to all of its rows. It has no identity; what
 # stands for one meets no live row, for each of them has a head before it.
-FIRST = Monoid("first", lambda a, b: a, lambda dtype: 0)
+FIRST = Monoid("first", lambda a, b: a, lambda dtype: (0,))
+
+
+def _best(better):
+    """Pairs (value, index): the better value, NaN better than any number, and of equals the one with the lower index."""
+
+    def combine(a, b):
+        (x, i), (y, j) = a, b
+        x_nan, y_nan = x != x, y != y
+        takes = better(y, x) | (y_nan & ~x_nan) | (((x == y) | (x_nan & y_nan)) & (j < i))
+        return jnp.where(takes, y, x), jnp.where(takes, j, i)
+
+    return combine
+
+
+ARGMAX = Monoid("argmax", _best(lax.gt), lambda dtype, index: (lowest(dtype), highest(index)), carried=1)
+ARGMIN = Monoid("argmin", _best(lax.lt), lambda dtype, index: (highest(dtype), highest(index)), carried=1)

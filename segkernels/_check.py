@@ -36,6 +36,12 @@ def supported(call: str, argument: str, dtype) -> None:
         )
 
 
+def ordered(call: str, argument: str, dtype) -> None:
+    """Refuse complex numbers where an operation has to order them."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(f"{call}: `{argument}` has dtype {dtype}, and complex numbers have no order; take their `abs` or `real`")
+
+
 def integer_vector(call: str, argument: str, x):
     """`x` as a 1-D integer array, NumPy for anything that is not a JAX array."""
     if not isinstance(x, jax.Array):

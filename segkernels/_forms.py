@@ -1,12 +1,14 @@
 """The three input forms of every operation: a list of arrays, a `Ragged`, flat values with their `Segments`.
 
-An operation is a *body*: a function ``(values [n, *feature], segments, **options)`` of JAX arrays whose options are
-static. This file brings each form to a body and its result back. Concrete lists and NumPy values go through the host:
-packed into a bucket, so that neither lengths nor their number are part of what JAX compiles for.
+An operation is a *body*: a function ``(values [n, *feature], segments, **others, **options)`` of JAX arrays whose
+options are static. This file brings each form to a body and its result back. Concrete lists and NumPy values go through
+the host: packed into a bucket, so that neither lengths nor their number are part of what JAX compiles for.
 """
 
+import dataclasses
 import functools
 import inspect
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,8 @@ from segkernels import _check, _compat, _host
 from segkernels._ragged import Ragged
 from segkernels._segments import Segments, head_bits
 
+_SCALARS = (bool, int, float, complex)
+
 
 @functools.cache
 def jitted(body):
@@ -24,33 +28,117 @@ def jitted(body):
     return jax.jit(body, static_argnames=names)
 
 
-def apply(call, body, x, segments, *, to_rows, dtype=None, **options):
-    """Run `body` on `x` in whichever form it comes.
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """What is run, and what it needs of a layout.
+
+    Attributes:
+      call: the name of the public function, for messages.
+      body: what to run; it gives one array or a tuple of them.
+      to_rows: whether it gives rows ``[n, *feature]``; else it gives one row a segment.
+      by_heads: whether head bits and the number of live rows are all it needs to know of a layout, as scans do: then the
+        number of segments is no part of what JAX compiles for.
+      per_segment: the names of extra operands with an entry a segment.
+    """
+
+    call: str
+    body: Callable
+    to_rows: bool
+    by_heads: bool = False
+    per_segment: tuple[str, ...] = ()
+
+    def run(self, rows, segments, extra, options):
+        """The body on JAX arrays."""
+        lead, *others = rows
+        return jitted(self.body)(rows[lead], segments, **{name: rows[name] for name in others}, **extra, **options)
+
+    def on_host(self, rows, segments, extra, device, options):
+        """The body on host buffers, at once and outside any trace: NumPy arrays that we may not write to."""
+        with _compat.now():
+            rows = {name: _host.put(values, device) for name, values in rows.items()}
+            return jax.tree.map(np.asarray, self.run(rows, segments, extra, options))
+
+    def plan(self, segments: Segments, n) -> Segments:
+        """What the body needs of a layout that may be known on the host."""
+        if not (self.by_heads and isinstance(segments.offsets, np.ndarray)):
+            return segments
+        return Segments._make(segments.offsets[[0, -1]], segments.head_bits(n))
+
+    def host_plan(self, segments: Segments, n) -> Segments:
+        """The same of a layout that is known: what is not needed, or goes by buckets, is no part of what is compiled."""
+        plan = self.plan(segments, n)
+        return plan if self.by_heads else padded(plan.offsets)
+
+
+def apply(operation: Operation, rows, segments, *, extra=None, **options):
+    """Run an operation on its operands in whichever form they come.
 
     Args:
-      call: the name of the public function, for messages.
-      body: what to run; it gives rows ``[n, *feature]`` if `to_rows`, else one row a segment.
-      x, segments: the arguments of the public function.
-      to_rows: whether the layout of the result is that of the input; such a body needs head bits only.
-      dtype: the dtype asked for, or None.
-      options: of the body.
+      operation: what to run.
+      rows: its operands with a row for each row of the layout, by name. The first one decides the form.
+      segments: the argument of the public function.
+      extra: further operands by name, which have no rows.
+      **options: of the body; a ``dtype`` among them is checked here.
     """
-    if isinstance(x, (list, tuple, Ragged)) and segments is not None:
+    call, extra = operation.call, extra or {}
+    (name, lead), *others = rows.items()
+    form = next((form for form in (Ragged, list, tuple) if isinstance(lead, form)), None)
+    if form is not None and segments is not None:
         raise TypeError(
-            f"{call}: a {'Ragged' if isinstance(x, Ragged) else 'list'} has a layout of its own; pass no `segments` with it"
+            f"{call}: a {'Ragged' if form is Ragged else 'list'} has a layout of its own; pass no `segments` with it"
         )
-    options["dtype"] = _dtype(call, dtype)
-    if isinstance(x, (list, tuple)):
-        run = _traced_list if _check.is_traced(*x) else _list
-        return run(call, body, x, to_rows, options)
-    if isinstance(x, Ragged):
-        out = jitted(body)(x.values, _plan(x.segments, x.values.shape[0]) if to_rows else x.segments, **options)
-        return x.with_values(out) if to_rows else out
-    return _flat(call, body, x, segments, to_rows, options)
+    if "dtype" in options:
+        options["dtype"] = _dtype(call, options["dtype"])
+    if form is None:
+        return _flat(operation, rows, segments, extra, options)
+    for other, operand in others:
+        if not isinstance(operand, Ragged if form is Ragged else (list, tuple)):
+            raise TypeError(
+                f"{call}: `{other}` must come in the form of `{name}`, a {'Ragged' if form is Ragged else 'list of arrays'}, got "
+                f"{type(operand).__name__}"
+            )
+    if form is Ragged:
+        for _, operand in others:
+            lead._same_layout(call, operand)
+        values = {name: operand.values for name, operand in rows.items()}
+        extra = _extra(operation, extra, lead.segments.num_segments)
+        out = operation.run(values, operation.plan(lead.segments, lead.values.shape[0]), _on_jax(call, extra), options)
+        return jax.tree.map(lead.with_values, out) if operation.to_rows else out
+    traced = _check.is_traced(*(x for items in rows.values() for x in items), *extra.values())
+    return (_traced_list if traced else _list)(operation, rows, _extra(operation, extra, len(lead)), options)
 
 
-def as_by(function, values, dtype):
-    """Values in `dtype`, or in that of a `jax.numpy` function of them if it is None."""
+def _extra(operation, extra, s):
+    """The extra operands as arrays, and Python scalars, which promote nothing, as they are."""
+    call, checked = operation.call, {}
+    for name, x in extra.items():
+        if not isinstance(x, jax.Array) and type(x) not in _SCALARS:
+            x = _host.as_numpy(call, f"`{name}`", x)
+        if type(x) not in _SCALARS:
+            _check.supported(call, name, x.dtype)
+        if name in operation.per_segment and np.shape(x)[:1] != (s,):
+            raise ValueError(f"{call}: `{name}` must have one entry a segment, got shape {np.shape(x)} for {s} segments")
+        checked[name] = x
+    return checked
+
+
+def _on_jax(call, operands):
+    return {name: x if type(x) in _SCALARS else _host.to_jax(call, x) for name, x in operands.items()}
+
+
+def _in_bucket(operation, extra, s):
+    """Extra operands on the host; those with an entry a segment with zeros for the segments that fill up a bucket."""
+    extra = {name: x if type(x) in _SCALARS else np.asarray(x) for name, x in extra.items()}
+    for name in set(operation.per_segment) & set(extra):
+        x = extra[name]
+        extra[name] = np.pad(x, ((0, s - len(x)),) + ((0, 0),) * (x.ndim - 1))
+    return extra
+
+
+def as_by(function, values, dtype=None):
+    """Values in `dtype`; if it is None in that of a `jax.numpy` function of them, or as they are without one."""
+    if function is None and dtype is None:
+        return values
     return values.astype(dtype or jax.eval_shape(function, jax.ShapeDtypeStruct((1,), values.dtype)).dtype)
 
 
@@ -79,12 +167,6 @@ def layout(call, segments):
         )
 
 
-def on_host(body, values, segments, device, options):
-    """Run a body on host buffers at once, outside any trace, and give its result as a NumPy array we may not write to."""
-    with _compat.now():
-        return np.asarray(jitted(body)(_host.put(values, device), segments, **options))
-
-
 def _dtype(call, dtype):
     if dtype is None:
         return None
@@ -96,57 +178,70 @@ def _dtype(call, dtype):
     return dtype.newbyteorder("=")
 
 
-def _plan(segments: Segments, n) -> Segments:
-    """What a scan needs of a layout: head bits and the total; how many segments there are changes no shape in it."""
-    if not isinstance(segments.offsets, np.ndarray):
-        return segments
-    return Segments._make(segments.offsets[[0, -1]], segments.head_bits(n))
-
-
 def padded(offsets) -> Segments:
     """A layout with trailing empty segments up to a bucket of their number."""
     s = len(offsets) - 1
     return Segments._make(np.pad(offsets, (0, _host.row_bucket(s) - s), mode="edge"))
 
 
-def _list(call, body, items, to_rows, options):
-    packed = _host.arrays(call, items)
-    capacity, s = packed.capacity, len(packed.items)
-    offsets = packed.offsets
-    if to_rows:
-        segments = Segments._make(offsets[[0, -1]], head_bits(offsets, capacity))
-    else:
-        segments = padded(offsets)
-    wide = (packed.dtype, options["dtype"] or packed.dtype) if packed.device is None else ()
-    with _host.x64(*wide):
-        flat = on_host(body, packed.pack(capacity), segments, packed.device, options)
-    if packed.device is None:
-        flat = flat[: packed.total if to_rows else s].copy()
-    if to_rows:
-        return _host.split(flat, offsets, packed.device)
-    return flat if packed.device is None else _host.put(flat[:s].copy(), packed.device)
+def _list(operation, rows, extra, options):
+    call, (lead, *_) = operation.call, rows
+    packed = {name: _host.arrays(call, items) for name, items in rows.items()}
+    operands = [*packed.values(), *(_host.Arrays.of(x) for x in extra.values() if type(x) not in _SCALARS)]
+    device = next((p.device for p in operands if p.device is not None), None)
+    if device is not None:
+        packed = {name: p if p.device else _host.arrays(call, rows[name], device) for name, p in packed.items()}
+    _same_lengths(call, packed)
+    offsets, s = packed[lead].offsets, len(packed[lead].items)
+    capacity = max(p.capacity for p in packed.values())
+    segments = operation.host_plan(Segments._make(offsets), capacity)
+    wide = [p.dtype for p in operands] + [options.get("dtype") or np.dtype(bool)]
+    with _host.x64(*wide if device is None else ()):
+        extra = _in_bucket(operation, extra, segments.num_segments)
+        extra = extra if device is None else _on_jax(call, extra)
+        out = operation.on_host({name: p.pack(capacity) for name, p in packed.items()}, segments, extra, device, options)
+    if operation.to_rows:
+        total = packed[lead].total
+        return jax.tree.map(lambda y: _host.split(y[:total].copy() if device is None else y, offsets, device), out)
+    return jax.tree.map(lambda y: y[:s].copy() if device is None else _host.put(y[:s].copy(), device), out)
 
 
-def _traced_list(call, body, items, to_rows, options):
-    listed = _host.arrays(call, items)
-    values = jnp.concatenate([_host.to_jax(call, x).astype(listed.dtype) for x in listed.items])
-    out = _flat(call, body, values, Segments._make(listed.offsets), to_rows, options)
-    edges = listed.offsets.tolist()
-    return [jax.lax.slice_in_dim(out, a, b) for a, b in zip(edges, edges[1:])] if to_rows else out
+def _same_lengths(call, listed):
+    (lead, first), *others = listed.items()
+    for name, p in others:
+        if not np.array_equal(p.offsets, first.offsets):
+            raise ValueError(f"{call}: the arrays of `{name}` must be as many and as long as those of `{lead}`")
 
 
-def _flat(call, body, x, segments, to_rows, options):
-    values = flat_values(call, "x", x, segments)
-    _check.rows(call, values, segments)
-    n = values.shape[0]
-    if isinstance(values, jax.Array):
-        return jitted(body)(values, _plan(segments, n) if to_rows else segments, **options)
-    if _check.is_traced(segments.offsets):
-        return jitted(body)(_host.to_jax(call, values), segments, **options)
-    offsets, s = np.asarray(segments.offsets), segments.num_segments
-    packed = _host.Arrays([values], np.array([0, n]), values.shape[1:], _host.common_dtype([values.dtype], False), None)
-    capacity = packed.capacity
-    segments = Segments._make(offsets, segments.heads)
-    with _host.x64(packed.dtype, options["dtype"] or packed.dtype):
-        plan = _plan(segments, capacity) if to_rows else padded(offsets)
-        return on_host(body, packed.pack(capacity), plan, None, options)[: n if to_rows else s].copy()
+def _traced_list(operation, rows, extra, options):
+    call, joined = operation.call, {}
+    listed = {name: _host.arrays(call, items) for name, items in rows.items()}
+    _same_lengths(call, listed)
+    for name, p in listed.items():
+        joined[name] = jnp.concatenate([_host.to_jax(call, x).astype(p.dtype) for x in p.items])
+    offsets = next(iter(listed.values())).offsets
+    out = _flat(operation, joined, Segments._make(offsets), extra, options)
+    edges = offsets.tolist()
+    return [jax.lax.slice_in_dim(out, a, b) for a, b in zip(edges, edges[1:])] if operation.to_rows else out
+
+
+def _flat(operation, rows, segments, extra, options):
+    call, (lead, *_) = operation.call, rows
+    rows = {name: flat_values(call, name, x, segments) for name, x in rows.items()}
+    n, s = rows[lead].shape[0], segments.num_segments
+    for name, x in rows.items():
+        if x.shape[0] != n:
+            raise ValueError(f"{call}: `{name}` must have a row for each of `{lead}`, got shape {x.shape} for {n} rows")
+    _check.rows(call, rows[lead], segments)
+    extra = _extra(operation, extra, s)
+    if _check.is_traced(segments.offsets) or any(isinstance(x, jax.Array) for x in (*rows.values(), *extra.values())):
+        return operation.run(_on_jax(call, rows), operation.plan(segments, n), _on_jax(call, extra), options)
+    packed = {name: _host.Arrays.of(x) for name, x in rows.items()}
+    capacity = max(p.capacity for p in packed.values())
+    offsets = np.asarray(segments.offsets)
+    operands = [*rows.values(), *(x for x in extra.values() if type(x) not in _SCALARS)]
+    with _host.x64(*(x.dtype for x in operands), options.get("dtype") or np.dtype(bool)):
+        plan = operation.host_plan(Segments._make(offsets, segments.heads), capacity)
+        extra = _in_bucket(operation, extra, plan.num_segments)
+        out = operation.on_host({name: p.pack(capacity) for name, p in packed.items()}, plan, extra, None, options)
+    return jax.tree.map(lambda y: y[: n if operation.to_rows else s].copy(), out)

@@ -55,6 +55,13 @@ class Arrays:
     device: object
     uniform: bool = True
 
+    @classmethod
+    def of(cls, x) -> "Arrays":
+        """One array ``[n, *feature]``, NumPy or JAX."""
+        device = device_of(x) if isinstance(x, jax.Array) else None
+        dtype = common_dtype([x.dtype], on_jax=device is not None)
+        return cls([x], np.array([0, *x.shape[:1]]), x.shape[1:], dtype, device)
+
     @property
     def total(self) -> int:
         return int(self.offsets[-1])
@@ -103,14 +110,20 @@ def _aligned(shape, dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def arrays(call: str, items) -> Arrays:
+def arrays(call: str, items, device=None) -> Arrays:
     """Check a list of arrays; of traced ones only the shapes are of use afterwards.
+
+    Args:
+      call: the name of the public function, for messages.
+      items: the list.
+      device: where other operands of the call are, if they are JAX arrays: then these join them.
 
     Raises:
       TypeError: an entry is no array of numbers, or its dtype is not supported.
       ValueError: an entry is 0-d, or the trailing shapes differ.
     """
     items, on_jax = _entries(call, items)
+    on_jax = on_jax or device is not None
     shapes = [x.shape for x in items]
     try:
         lengths, feature = [n for (n,) in shapes], ()
@@ -126,7 +139,8 @@ def arrays(call: str, items) -> Arrays:
     if not uniform or dtype not in dtypes:
         for x in items:
             fits(call, x, dtype)
-    device = _device(call, items) if on_jax else None
+    if device is None and on_jax:
+        device = _device(call, items)
     return Arrays(items, fit(call, offsets_of(lengths)), feature, dtype, device, uniform and dtype in dtypes)
 
 

@@ -238,6 +238,22 @@ def head_bits(offsets, n):
     return jnp.zeros(words, jnp.uint32).at[starts // 32].add(bits, mode="drop")
 
 
+def reset_bits(heads, n_live, reverse):
+    """Bits of the rows that start a fold: the first row of each segment, in reverse the last one."""
+    if not reverse:
+        return heads
+    words = jnp.arange(heads.shape[0], dtype=n_live.dtype)
+    tails = (heads >> 1) | (jnp.roll(heads, -1) << 31)
+    last = jnp.uint32(1) << ((n_live - 1) & 31).astype(jnp.uint32)
+    return jnp.where(words == (n_live - 1) >> 5, tails | last, tails)
+
+
+def row_flags(bits, n):
+    """Bits as booleans ``[n]``; of no meaning past the last word."""
+    row = jnp.arange(n, dtype=jnp.uint32)
+    return (bits[row // 32] >> (row % 32)) & 1 == 1
+
+
 def fit(call, offsets: np.ndarray) -> np.ndarray:
     """Offsets as a locked int32 array, or int64 where they need it and JAX has it."""
     dtype = np.int32

@@ -1,12 +1,96 @@
-"""Operations made of the verbs."""
+"""Operations made of the verbs: from rows to rows, but for `segmented_repeat`.
 
+They take ``x`` in the three forms of `segkernels.scan` and give rows in the same form. A list compiles once per dtype,
+feature shape, bucket of rows and bucket of segments. NaN and infinities stay in their segment, in values and gradients;
+derivatives have any order. All raise a `TypeError` for an operand, a layout or a dtype that is not taken, and a `ValueError`
+for shapes, offsets or names that do not fit.
+"""
+
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from segkernels import _check, _forms, _host, _select, _verbs
+from segkernels import _check, _forms, _host, _pieces, _select
+from segkernels._algebra import ADD
+
+
+def segmented_softmax(x, segments=None, *, implementation=None):
+    """Softmax of each segment: ``[jax.nn.softmax(a, axis=0) for a in arrays]``.
+
+    Takes what `segmented_cumsum` takes but complex numbers; integers become floats. The maximum of each segment is taken out
+    before. A segment of -inf alone is NaN.
+
+    Returns:
+      Floats, in the form of `x`.
+
+    >>> segmented_softmax([np.array([0.0, 0.0]), np.array([1000.0])])
+    [array([0.5, 0.5]), array([1.])]
+    """
+    return _rows("segmented_softmax", _softmax, x, segments, implementation)
+
+
+def segmented_log_softmax(x, segments=None, *, implementation=None):
+    """Logarithm of the softmax of each segment: ``[jax.nn.log_softmax(a, axis=0) for a in arrays]``.
+
+    Takes what `segmented_softmax` takes.
+
+    Returns:
+      Floats, in the form of `x`.
+
+    >>> segmented_log_softmax([np.log([1.0, 3.0]), np.array([1000.0])])[0].round(4)
+    array([-1.3863, -0.2877])
+    """
+    return _rows("segmented_log_softmax", _log_softmax, x, segments, implementation)
+
+
+def segmented_standardize(x, segments=None, *, epsilon=1e-5, implementation=None):
+    """Each row minus the mean of its segment, over its deviation: ``[jax.nn.standardize(a, axis=0) for a in arrays]``.
+
+    Takes what `segmented_cumsum` takes; integers become floats. The variance is the mean squared distance from the mean, in
+    two passes, and `epsilon` is added to it.
+
+    Returns:
+      Floats, in the form of `x`.
+
+    >>> segmented_standardize([np.array([1.0, 3.0]), np.array([5.0])], epsilon=0.0)[0]
+    array([-1.,  1.])
+    """
+    call = "segmented_standardize"
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, np.integer, np.floating)) or not epsilon >= 0:
+        raise TypeError(f"{call}: `epsilon` must be a number that is not negative, got {epsilon!r}")
+    return _rows(call, _standardize, x, segments, implementation, epsilon=float(epsilon))
+
+
+def segmented_sort(x, segments=None, *, implementation=None):
+    """The rows of each segment in ascending order: ``[jnp.sort(a, axis=0) for a in arrays]``, NaN last.
+
+    Takes what `segmented_cumsum` takes but complex numbers. Sorts by `jax.lax.sort` on every machine.
+
+    Returns:
+      The rows, in the form and dtype of `x`.
+
+    >>> segmented_sort([np.array([3.0, np.nan, 1.0]), np.array([2.0, -1.0])])
+    [array([ 1.,  3., nan]), array([-1.,  2.])]
+    """
+    return _rows("segmented_sort", _sort, x, segments, implementation, indices=False)
+
+
+def segmented_argsort(x, segments=None, *, implementation=None):
+    """The order that sorts each segment: ``[jnp.argsort(a, axis=0) for a in arrays]``; stable, NaN last.
+
+    Takes what `segmented_sort` takes.
+
+    Returns:
+      Integers of the dtype of offsets, in the form of `x`, counted from the head of each segment.
+
+    >>> segmented_argsort([np.array([3.0, np.nan, 1.0]), np.array([2.0, 2.0])])
+    [array([2, 0, 1], dtype=int32), array([0, 1], dtype=int32)]
+    """
+    return _rows("segmented_argsort", _sort, x, segments, implementation, indices=True)
 
 
 def segmented_repeat(x, segments, *, size=None, implementation=None):
@@ -46,9 +130,88 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
         layout = _forms.padded(known)
         values = np.zeros((layout.num_segments, *x.shape[1:]), dtype)
         values[: len(x)] = x
-        return _forms.on_host(_repeat, values, layout, None, dict(n=rows, choice=choice))[:n].copy()
+        repeat = _forms.Operation(call, _repeat, to_rows=True)
+        return repeat.on_host({"x": values}, layout, {}, None, dict(n=rows, choice=choice))[:n].copy()
+
+
+# The bodies ----------------------------------------------------------------------------------------------------------
+
+
+def _rows(call, body, x, segments, implementation, **options):
+    choice = _select.requested(call, implementation)
+    return _forms.apply(_forms.Operation(call, body, to_rows=True), {"x": x}, segments, call=call, choice=choice, **options)
 
 
 def _repeat(values, segments, *, n, choice):
-    out = _verbs.spread(_verbs.columns(values), jnp.asarray(segments.offsets), n=n, choice=choice)
-    return out.reshape(n, *values.shape[1:])
+    return _pieces.spread(values, segments, n, choice=choice)
+
+
+def _softmax(values, segments, *, call, choice):
+    _check.ordered(call, "x", values.dtype)
+    values = _forms.as_by(jnp.exp, values)
+    return _softmax_of(_pieces.wide(values), segments, choice).astype(values.dtype)
+
+
+def _log_softmax(values, segments, *, call, choice):
+    _check.ordered(call, "x", values.dtype)
+    values = _forms.as_by(jnp.exp, values)
+    return _log_softmax_of(_pieces.wide(values), segments, choice).astype(values.dtype)
+
+
+# Their derivatives are those of the results, which takes fewer passes than those of the steps.
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _softmax_of(values, segments, choice):
+    below, _ = _pieces.shifted(values, segments, choice=choice)
+    powers = jnp.exp(below)
+    total = _pieces.reduce(ADD, (powers,), segments, choice=choice)
+    return _pieces.live(powers / _pieces.spread(total, segments, values.shape[0], choice=choice), segments)
+
+
+@_softmax_of.defjvp
+def _softmax_jvp(choice, primals, tangents):
+    values, segments = primals
+    out, choice = _softmax_of(values, segments, choice), choice.derived()
+    tangent = _pieces.live(tangents[0], segments)
+    mean = _pieces.reduce(ADD, (out * tangent,), segments, choice=choice)
+    return out, out * (tangent - _pieces.spread(mean, segments, values.shape[0], choice=choice))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _log_softmax_of(values, segments, choice):
+    below, _ = _pieces.shifted(values, segments, choice=choice)
+    total = jnp.log(_pieces.reduce(ADD, (jnp.exp(below),), segments, choice=choice))
+    return _pieces.live(below - _pieces.spread(total, segments, values.shape[0], choice=choice), segments)
+
+
+@_log_softmax_of.defjvp
+def _log_softmax_jvp(choice, primals, tangents):
+    values, segments = primals
+    out, choice = _log_softmax_of(values, segments, choice), choice.derived()
+    tangent = _pieces.live(tangents[0], segments)
+    mean = _pieces.reduce(ADD, (jnp.exp(out) * tangent,), segments, choice=choice)
+    return out, _pieces.live(tangent - _pieces.spread(mean, segments, values.shape[0], choice=choice), segments)
+
+
+def _standardize(values, segments, *, call, epsilon, choice):
+    del call
+    values = _forms.as_by(jnp.mean, values)
+    away = _pieces.deviations(_pieces.wide(values), segments, choice=choice)
+    scale = lax.rsqrt(_pieces.mean(_pieces.squares(away), segments, choice=choice) + epsilon).astype(away.dtype)
+    out = away * _pieces.spread(scale, segments, values.shape[0], choice=choice)
+    return out.astype(values.dtype)
+
+
+def _sort(values, segments, *, call, indices, choice):
+    _check.ordered(call, "x", values.dtype)
+    n, offsets = values.shape[0], jnp.asarray(segments.offsets)
+    spread = functools.partial(_pieces.spread, segments=segments, n=n, choice=choice)
+    s = segments.num_segments
+    # Dead rows are sorted as a segment after all others.
+    ids = _pieces.live(spread(jnp.arange(s, dtype=offsets.dtype)), segments, fill=s)
+    keys = [jnp.broadcast_to(_pieces.over_features(ids, values), values.shape), values]
+    if indices:
+        position = jnp.arange(n, dtype=offsets.dtype) - spread(offsets[:-1])
+        keys.append(jnp.broadcast_to(_pieces.over_features(position, values), values.shape))
+    return _pieces.live(lax.sort(keys, dimension=0, num_keys=2)[-1], segments)

@@ -2,17 +2,21 @@
 
 They take ``x`` in the three forms of `segkernels.scan` and give one array ``[num_segments, *feature]``: NumPy for a list
 of NumPy arrays or for NumPy values, else JAX. A list compiles once per dtype, feature shape, bucket of rows and bucket of
-segments. Empty segments give the identity of the operation, or ``empty=``, and disturb nothing else.
-"""
+segments. NaN and infinities stay in their segment, in values and gradients. Empty segments give ``empty``, by default
+what NumPy gives or the identity of the operation, and disturb nothing else. ``implementation`` is None for the best
+machine, its name, or a `Config`.
 
-import dataclasses
+All raise a `TypeError` for an operand, a layout or a dtype that is not taken, and a `ValueError` for shapes, offsets or
+names that do not fit, or an ``empty`` that the dtype of the result does not have.
+"""
 
 import jax.numpy as jnp
 import numpy as np
 
-from segkernels import _select, _verbs
-from segkernels._algebra import ADD
-from segkernels._forms import apply, as_by
+from segkernels import _check, _pieces
+from segkernels._algebra import ADD, MAX, MIN, MUL
+from segkernels._forms import as_by
+from segkernels._reduction import reduction, where_empty
 
 
 def segmented_sum(x, segments=None, *, empty=0, dtype=None, implementation=None):
@@ -38,50 +42,172 @@ def segmented_sum(x, segments=None, *, empty=0, dtype=None, implementation=None)
     >>> segmented_sum([np.array([1, 2, 3]), np.array([], int), np.array([10, 20])])
     array([ 6,  0, 30])
     """
-    return _reduction("segmented_sum", _sum, x, segments, empty, dtype, implementation)
+    return reduction("segmented_sum", _fold, x, segments, empty, implementation, monoid=ADD, like=jnp.sum, dtype=dtype)
 
 
-def _reduction(call, body, x, segments, empty, dtype, implementation):
-    choice = _select.requested(call, implementation)
-    if not isinstance(empty, (bool, int, float, complex, np.number, np.bool_)):
-        raise TypeError(f"{call}: `empty` must be a Python or NumPy number, got {type(empty).__name__}")
-    whole, imaginary = isinstance(empty, (int, np.integer, np.bool_)), isinstance(empty, (complex, np.complexfloating))
-    empty = Empty(call, repr(int(empty) if whole else complex(empty) if imaginary else float(empty)))
-    return apply(call, body, x, segments, to_rows=False, dtype=dtype, empty=empty, choice=choice)
+def segmented_prod(x, segments=None, *, empty=1, dtype=None, implementation=None):
+    """Product of each segment: ``[jnp.prod(a, axis=0) for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes and promotes as it does. Gradients are exact where factors are 0, for nothing is
+    divided.
+
+    Returns:
+      An array ``[num_segments, *feature]``.
+
+    >>> segmented_prod([np.array([1, 2, 3]), np.array([], int), np.array([10, 20])])
+    array([  6,   1, 200])
+    """
+    return reduction("segmented_prod", _fold, x, segments, empty, implementation, monoid=MUL, like=jnp.prod, dtype=dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class Empty:
-    """The value of an empty segment, as text: as a static argument of jit NaN must equal itself."""
+def segmented_max(x, segments=None, *, empty=None, implementation=None):
+    """Maximum of each segment: ``[jnp.max(a, axis=0) for a in arrays]``, stacked.
 
-    call: str
-    text: str
+    Takes what `segmented_sum` takes but complex numbers. NaN propagates. Equal maxima share the gradient, as in `jnp.max`.
 
-    def to(self, dtype):
-        """The value in the dtype of a result, or a `ValueError` if that has no such number."""
-        value = int(self.text) if self.text.lstrip("-").isdigit() else complex(self.text)
-        if "j" not in self.text and isinstance(value, complex):
-            value = value.real
-        if jnp.issubdtype(dtype, jnp.inexact) and (jnp.issubdtype(dtype, jnp.complexfloating) or not isinstance(value, complex)):
-            with np.errstate(over="ignore"):
-                return np.asarray(value, np.complex128 if isinstance(value, complex) else np.float64).astype(dtype)
-        info = jnp.iinfo(dtype) if dtype.kind in "iu" else None
-        low, high = (info.min, info.max) if info else (0, 1 if dtype.kind == "b" else -1)
-        if isinstance(value, complex) or not low <= value <= high or value != int(value):
-            raise ValueError(f"{self.call}: `empty` must be a number that {dtype}, the dtype of the result, has; got {self.text}")
-        return np.asarray(int(value), dtype)
+    Returns:
+      An array ``[num_segments, *feature]``, of an empty segment by default -inf, or the least integer.
+
+    >>> segmented_max([np.array([1.0, 3.0]), np.array([]), np.array([-2.0])])
+    array([  3., -inf,  -2.])
+    """
+    return reduction("segmented_max", _fold, x, segments, empty, implementation, monoid=MAX, ordered=True)
 
 
-def _sum(values, segments, *, empty, dtype, choice):
-    return _walk(ADD, as_by(jnp.sum, values, dtype), segments, empty=empty, choice=choice)
+def segmented_min(x, segments=None, *, empty=None, implementation=None):
+    """Minimum of each segment: ``[jnp.min(a, axis=0) for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes but complex numbers. NaN propagates. Equal minima share the gradient, as in `jnp.min`.
+
+    Returns:
+      An array ``[num_segments, *feature]``, of an empty segment by default +inf, or the largest integer.
+
+    >>> segmented_min([np.array([1.0, 3.0]), np.array([]), np.array([-2.0])])
+    array([ 1., inf, -2.])
+    """
+    return reduction("segmented_min", _fold, x, segments, empty, implementation, monoid=MIN, ordered=True)
 
 
-def _walk(monoid, values, segments, *, empty, choice):
-    feature = values.shape[1:]
-    (out,) = _verbs.reduce((_verbs.columns(values),), jnp.asarray(segments.offsets), monoid=monoid, choice=choice)
-    out = out.reshape(segments.num_segments, *feature)
-    value = empty.to(out.dtype)
-    if value == monoid.identity(out.dtype):
-        return out
-    lengths = jnp.asarray(segments.lengths).reshape(-1, *(1 for _ in feature))
-    return jnp.where(lengths == 0, value, out)
+def segmented_any(x, segments=None, *, empty=False, implementation=None):
+    """Whether any row of each segment is not 0: ``[jnp.any(a, axis=0) for a in arrays]``, stacked. NaN is not 0.
+
+    Takes what `segmented_sum` takes.
+
+    Returns:
+      Booleans ``[num_segments, *feature]``.
+
+    >>> segmented_any([np.array([0, 2]), np.array([], int), np.array([0])])
+    array([ True, False, False])
+    """
+    return reduction("segmented_any", _truth, x, segments, empty, implementation, monoid=MAX)
+
+
+def segmented_all(x, segments=None, *, empty=True, implementation=None):
+    """Whether no row of each segment is 0: ``[jnp.all(a, axis=0) for a in arrays]``, stacked. NaN is not 0.
+
+    Takes what `segmented_sum` takes.
+
+    Returns:
+      Booleans ``[num_segments, *feature]``.
+
+    >>> segmented_all([np.array([0, 2]), np.array([], int), np.array([1])])
+    array([False,  True,  True])
+    """
+    return reduction("segmented_all", _truth, x, segments, empty, implementation, monoid=MIN)
+
+
+def segmented_mean(x, segments=None, *, empty=np.nan, dtype=None, implementation=None):
+    """Mean of each segment: ``[jnp.mean(a, axis=0) for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes; means of integers and booleans are floats.
+
+    Returns:
+      An array ``[num_segments, *feature]``, of an empty segment by default NaN.
+
+    >>> segmented_mean([np.array([1.0, 2.0]), np.array([]), np.array([5.0])], empty=0)
+    array([1.5, 0. , 5. ])
+    """
+    return reduction("segmented_mean", _mean, x, segments, empty, implementation, dtype=dtype)
+
+
+def segmented_var(x, segments=None, *, ddof=0, empty=np.nan, dtype=None, implementation=None):
+    """Variance of each segment: ``[jnp.var(a, axis=0, ddof=ddof) for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes; it is the mean squared distance from the mean, in two passes. Of complex numbers it is
+    real, of integers and booleans a float. Segments of at most `ddof` rows give NaN.
+
+    Returns:
+      An array ``[num_segments, *feature]``, of an empty segment by default NaN.
+
+    >>> segmented_var([np.array([1.0, 3.0]), np.array([5.0])])
+    array([1., 0.])
+    """
+    call = "segmented_var"
+    if isinstance(ddof, bool) or not isinstance(ddof, (int, float, np.integer, np.floating)) or not np.isfinite(ddof):
+        raise TypeError(f"{call}: `ddof` must be a number, got {ddof!r}")
+    return reduction(call, _var, x, segments, empty, implementation, ddof=ddof, dtype=dtype)
+
+
+def segmented_logsumexp(x, segments=None, *, empty=-np.inf, implementation=None):
+    """Logarithm of the sum of exponentials of each segment: ``[jax.nn.logsumexp(a, axis=0) for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes but complex numbers; integers become floats. The maximum of each segment is taken out
+    before. A segment of -inf alone gives -inf, with gradient 0.
+
+    Returns:
+      Floats ``[num_segments, *feature]``.
+
+    >>> segmented_logsumexp([np.log([1.0, 2.0]), np.array([1000.0])]).round(4)
+    array([   1.0986, 1000.    ])
+    """
+    return reduction("segmented_logsumexp", _logsumexp, x, segments, empty, implementation)
+
+
+# The bodies ----------------------------------------------------------------------------------------------------------
+
+
+def _fold(values, segments, *, call, monoid, empty, choice, like=None, ordered=False, dtype=None):
+    if ordered:
+        _check.ordered(call, "x", values.dtype)
+    values = as_by(like, values, dtype)
+    out = _pieces.reduce(monoid, (values,), segments, choice=choice)
+    known = empty is not None and empty.to(out.dtype) == monoid.identity(out.dtype)[0]
+    return out if known else where_empty(empty, out, segments)
+
+
+def _truth(values, segments, *, call, monoid, empty, choice):
+    del call
+    out = _pieces.reduce(monoid, (values != jnp.zeros((), values.dtype),), segments, choice=choice)
+    return where_empty(empty, out, segments)
+
+
+def _inexact(call, dtype):
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.inexact):
+        raise TypeError(f"{call}: `dtype` must be floating or complex, got {dtype}; cast the result instead")
+
+
+def _mean(values, segments, *, call, empty, dtype, choice):
+    _inexact(call, dtype)
+    values = as_by(jnp.mean, values, dtype)
+    out = _pieces.mean(_pieces.wide(values), segments, choice=choice)
+    return where_empty(empty, out.astype(values.dtype), segments)
+
+
+def _var(values, segments, *, call, ddof, empty, dtype, choice):
+    _inexact(call, dtype)
+    values = as_by(jnp.mean, values, dtype)
+    away = _pieces.deviations(_pieces.wide(values), segments, choice=choice)
+    total = _pieces.reduce(ADD, (_pieces.squares(away),), segments, choice=choice)
+    freedom = jnp.maximum(_pieces.lengths(segments, total).astype(total.dtype) - ddof, 0)
+    out = (total / freedom).astype(values.real.dtype)
+    return where_empty(empty, out, segments)
+
+
+def _logsumexp(values, segments, *, call, empty, choice):
+    _check.ordered(call, "x", values.dtype)
+    values = as_by(jnp.exp, values)
+    below, top = _pieces.shifted(_pieces.wide(values), segments, choice=choice)
+    total = _pieces.reduce(ADD, (jnp.exp(below),), segments, choice=choice)
+    none = total == 0
+    out = jnp.where(none, -jnp.inf, jnp.log(jnp.where(none, jnp.ones_like(total), total)) + top)
+    return where_empty(empty, out.astype(values.dtype), segments)

@@ -9,14 +9,21 @@ All take ``x`` in three forms and give the answer in the same form:
 * an array ``[n, *feature]`` and its `Segments`: an array of the same shape; dead rows are 0.
 
 The segment axis is the first; features are independent of each other. Every scan keeps NaN and infinities inside their
-segment, in values and gradients, and has derivatives of any order in both modes.
+segment, in values and gradients, and has derivatives of any order in both modes. ``exclusive`` leaves each row out of its
+own result, so that the first row of a segment gets the identity; ``reverse`` goes from the end of each segment.
+``implementation`` is None for the best machine, its name, or a `Config`.
+
+All raise a `TypeError` for an operand, a layout or a dtype that is not taken, and a `ValueError` for shapes, offsets or
+names that do not fit.
 """
 
 import jax.numpy as jnp
+import numpy as np
 
-from segkernels import _select, _verbs
-from segkernels._algebra import ADD
-from segkernels._forms import apply, as_by
+from segkernels import _check, _pieces, _select
+from segkernels._algebra import ADD, AFFINE, HOLD, LOGADDEXP, MAX, MIN, MUL
+from segkernels._forms import Operation, apply, as_by
+from segkernels._ragged import Ragged
 
 
 def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=None, implementation=None):
@@ -41,20 +48,179 @@ def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=
     >>> segmented_cumsum([np.array([1, 2, 3]), np.array([10, 20])])
     [array([1, 3, 6]), array([10, 30])]
     """
-    return _scan("segmented_cumsum", _cumsum, x, segments, exclusive, reverse, dtype, implementation)
+    return _fold("segmented_cumsum", ADD, x, segments, exclusive, reverse, implementation, like=jnp.cumsum, dtype=dtype)
 
 
-def _scan(call, body, x, segments, exclusive, reverse, dtype, implementation):
+def segmented_cumprod(x, segments=None, *, exclusive=False, reverse=False, dtype=None, implementation=None):
+    """Cumulative product of each segment: ``[jnp.cumprod(a, axis=0) for a in arrays]``.
+
+    Takes what `segmented_cumsum` takes; an exclusive one begins with 1. Integers keep their dtype and wrap, booleans count
+    as int32. Gradients are exact where factors are 0, for nothing is divided.
+
+    Returns:
+      The products, in the form of `x`.
+
+    Along rays, the light that is left before each sample:
+
+    >>> segmented_cumprod([np.array([0.5, 0.5, 1.0]), np.array([0.2, 0.0])], exclusive=True)
+    [array([1.  , 0.5 , 0.25]), array([1. , 0.2])]
+    """
+    return _fold("segmented_cumprod", MUL, x, segments, exclusive, reverse, implementation, like=jnp.cumprod, dtype=dtype)
+
+
+def segmented_cummax(x, segments=None, *, exclusive=False, reverse=False, implementation=None):
+    """Running maximum of each segment: ``[jax.lax.cummax(a) for a in arrays]``.
+
+    Takes what `segmented_cumsum` takes but complex numbers; an exclusive one begins with -inf, or the least integer. NaN
+    propagates. The gradient of equal maxima goes to the first of them.
+
+    Returns:
+      The maxima, in the form and dtype of `x`.
+
+    >>> segmented_cummax([np.array([3, 1, 4]), np.array([1, 5])])
+    [array([3, 3, 4]), array([1, 5])]
+    """
+    return _fold("segmented_cummax", MAX, x, segments, exclusive, reverse, implementation, ordered=True)
+
+
+def segmented_cummin(x, segments=None, *, exclusive=False, reverse=False, implementation=None):
+    """Running minimum of each segment: ``[jax.lax.cummin(a) for a in arrays]``.
+
+    Takes what `segmented_cumsum` takes but complex numbers; an exclusive one begins with +inf, or the largest integer. NaN
+    propagates. The gradient of equal minima goes to the first of them.
+
+    Returns:
+      The minima, in the form and dtype of `x`.
+
+    >>> segmented_cummin([np.array([3, 1, 4]), np.array([5, 1])])
+    [array([3, 1, 1]), array([5, 1])]
+    """
+    return _fold("segmented_cummin", MIN, x, segments, exclusive, reverse, implementation, ordered=True)
+
+
+def segmented_cumlogsumexp(x, segments=None, *, exclusive=False, reverse=False, implementation=None):
+    """Logarithm of the cumulative sum of exponentials: ``[jax.lax.cumlogsumexp(a) for a in arrays]``.
+
+    Takes what `segmented_cumsum` takes but complex numbers; integers become floats. An exclusive one begins with -inf. Rows
+    of -inf before any other have gradient 0.
+
+    Returns:
+      An array of floats, in the form of `x`.
+
+    >>> segmented_cumlogsumexp([np.log([1.0, 2.0, 3.0]), np.log([4.0])])[0].round(4)
+    array([0.    , 1.0986, 1.7918])
+    """
+    return _fold("segmented_cumlogsumexp", LOGADDEXP, x, segments, exclusive, reverse, implementation, like=jnp.exp, ordered=True)
+
+
+def segmented_linear_recurrence(a, b, segments=None, *, initial=None, reverse=False, implementation=None):
+    """The recurrence ``h = a * h + b`` along each segment, from `initial` or zero.
+
+    The affine maps compose associatively (Blelloch, "Prefix sums and their applications", 1990), so that every machine that
+    scans can walk it. Real and complex; differentiable in all three operands.
+
+    Args:
+      a: the gates: a scalar, or in the form of `b` one a row, ``[n]``, or one a value, ``[n, *feature]``. Booleans keep the
+        state or drop it, by select: a NaN that is dropped is gone.
+      b: the inputs: a list of arrays ``[n_k, *feature]``, a `Ragged`, or an array ``[n, *feature]`` with `segments`.
+      segments: the `Segments` of an array.
+      initial: the states before the first rows, ``[num_segments, *feature]``, by default zero. Without them the gate of a
+        first row is not used, and gets gradient 0.
+      reverse: go from the end of each segment; `initial` is then the state after the last row.
+      implementation: None for the best machine, its name, or a `Config`.
+
+    Returns:
+      The states ``h`` after each row, in the form of `b` and the common dtype of all operands.
+
+    Raises:
+      TypeError: an operand is of a kind that is not taken, or not of the form of `b`.
+      ValueError: shapes, offsets or names do not fit.
+
+    Discounted returns:
+
+    >>> segmented_linear_recurrence(0.5, [np.array([1.0, 1.0, 1.0]), np.array([4.0])], reverse=True)
+    [array([1.75, 1.5 , 1.  ]), array([4.])]
+    """
+    call = "segmented_linear_recurrence"
     choice = _select.requested(call, implementation)
-    return apply(call, body, x, segments, to_rows=True, dtype=dtype, exclusive=bool(exclusive), reverse=bool(reverse),
-                 choice=choice)  # fmt: skip
+    rows, extra = {"b": b}, {} if initial is None else {"initial": initial}
+    (rows if isinstance(a, (list, tuple, Ragged)) or np.ndim(a) else extra)["a"] = a
+    operation = Operation(call, _recurrence, to_rows=True, by_heads=initial is None, per_segment=("initial",))
+    return apply(operation, rows, segments, extra=extra, call=call, reverse=bool(reverse), choice=choice)
 
 
-def _cumsum(values, segments, *, exclusive, reverse, dtype, choice):
-    return _walk(ADD, as_by(jnp.cumsum, values, dtype), segments, exclusive=exclusive, reverse=reverse, choice=choice)
+def segmented_fill_forward(x, valid, segments=None, *, reverse=False, implementation=None):
+    """Carry the last valid row of each segment to the rows that are not valid, as ``DataFrame.ffill`` of each.
+
+    Args:
+      x: a list of arrays ``[n_k, *feature]``, a `Ragged`, or an array ``[n, *feature]`` with `segments`.
+      valid: booleans in the form of `x`: one a row, ``[n]``, or one a value, ``[n, *feature]``.
+      segments: the `Segments` of an array.
+      reverse: carry the next valid row back.
+      implementation: None for the best machine, its name, or a `Config`.
+
+    Returns:
+      The filled rows, in the form and dtype of `x`; rows of a segment before its first valid one stay as they are.
+
+    >>> segmented_fill_forward([np.array([1, 0, 3]), np.array([0, 5, 0])], [[True, False, True], [False, True, False]])
+    [array([1, 1, 3]), array([0, 5, 5])]
+    """
+    call = "segmented_fill_forward"
+    choice = _select.requested(call, implementation)
+    operation = Operation(call, _fill, to_rows=True, by_heads=True)
+    return apply(operation, {"x": x, "valid": valid}, segments, call=call, reverse=bool(reverse), choice=choice)
 
 
-def _walk(monoid, values, segments, **options):
-    heads, n_live = segments.head_bits(values.shape[0]), jnp.asarray(segments.offsets[-1])
-    (out,) = _verbs.scan((_verbs.columns(values),), heads, n_live, monoid=monoid, **options)
-    return out.reshape(values.shape)
+def _fold(call, monoid, x, segments, exclusive, reverse, implementation, *, like=None, ordered=False, dtype=None):
+    choice = _select.requested(call, implementation)
+    operation = Operation(call, _folded, to_rows=True, by_heads=True)
+    return apply(operation, {"x": x}, segments, call=call, monoid=monoid, like=like, ordered=ordered, exclusive=bool(exclusive),
+                 reverse=bool(reverse), dtype=dtype, choice=choice)  # fmt: skip
+
+
+def _folded(values, segments, *, call, monoid, like, ordered, exclusive, reverse, dtype, choice):
+    if ordered:
+        _check.ordered(call, "x", values.dtype)
+    values = as_by(like, values, dtype)
+    return _pieces.scan(monoid, (values,), segments, exclusive=exclusive, reverse=reverse, choice=choice)
+
+
+def _recurrence(b, segments, a, initial=None, *, call, reverse, choice):
+    numbers = [x for x in (b, a, initial) if x is not None and x.dtype != bool]
+    dtype = jnp.result_type(*numbers) if numbers else jnp.dtype(jnp.int32)
+    b, a = b.astype(dtype), _over_features(call, "a", a if a.dtype == bool else a.astype(dtype), b)
+    if initial is not None:
+        b = _started(call, a, b, initial.astype(dtype), segments, reverse)
+    return _pieces.scan(AFFINE, (a, b), segments, exclusive=False, reverse=reverse, choice=choice)
+
+
+def _fill(values, segments, valid, *, call, reverse, choice):
+    if valid.dtype != bool:
+        raise TypeError(f"{call}: `valid` must be booleans, got dtype {valid.dtype}; make them so with `astype(bool)`")
+    parts = _over_features(call, "valid", valid, values), values
+    return _pieces.scan(HOLD, parts, segments, exclusive=False, reverse=reverse, choice=choice)
+
+
+def _over_features(call, name, x, values):
+    """A scalar, one number a row or one a value, as one a value."""
+    if x.shape not in ((), values.shape[:1], values.shape):
+        raise ValueError(
+            f"{call}: `{name}` must be {'a scalar, ' if name == 'a' else ''}one a row or one a value, got shape {x.shape} for "
+            f"values of shape {values.shape}"
+        )
+    return jnp.broadcast_to(x.reshape(x.shape + (1,) * (values.ndim - x.ndim)), values.shape)
+
+
+def _started(call, a, b, initial, segments, reverse):
+    """The inputs, with the initial states passed through the gates of the first rows."""
+    if initial.shape != (segments.num_segments, *b.shape[1:]):
+        raise ValueError(
+            f"{call}: `initial` must be one state a segment, {(segments.num_segments, *b.shape[1:])}, got shape {initial.shape}"
+        )
+    offsets = jnp.clip(jnp.asarray(segments.offsets), 0, b.shape[0])
+    first = offsets[1:] - 1 if reverse else offsets[:-1]
+    there = offsets[1:] > offsets[:-1]
+    gates = _pieces.take(a, first, there)
+    passed = jnp.where(gates, initial, jnp.zeros_like(initial)) if a.dtype == bool else gates * initial
+    passed = jnp.where(_pieces.over_features(there, b), passed, jnp.zeros_like(passed))
+    return b.at[jnp.where(there, first, b.shape[0])].add(passed, mode="drop")

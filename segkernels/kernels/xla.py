@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from segkernels._algebra import FIRST, accumulator
-from segkernels._segments import head_bits
+from segkernels._segments import head_bits, reset_bits, row_flags
 
 SCAN_WALKS = ("loop", "associative")
 REDUCE_WALKS = ("loop", "associative", "segment_sum")
@@ -48,28 +48,28 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):
       config: `Config` with a walk of `SCAN_WALKS`.
 
     Returns:
-      A tuple of arrays like `values`.
+      A tuple of arrays like those of `values` that the monoid gives.
     """
     n, f = values[0].shape
     if 0 in (n, f):
-        return values
+        return values[monoid.gives]
     n_live = jnp.clip(n_live, 0, n)
     wide = _widened(values)
     fold = dict(monoid=monoid, reverse=reverse, exclusive=exclusive)
     if config.walk == "associative":
         out = _scan_associative(wide, heads, n_live, **fold)
     elif f == 1 and not (isinstance(n, int) and n < 8):
-        out = _scan_lanes(tuple(x[:, 0] for x in wide), _reset_bits(heads, n_live, reverse), n_live, **fold)
+        out = _scan_lanes(tuple(x[:, 0] for x in wide), reset_bits(heads, n_live, reverse), n_live, **fold)
     else:
-        out = _scan_rows(wide, _reset_bits(heads, n_live, reverse), n_live, **fold)
-    return tuple(y[:n].reshape(x.shape).astype(x.dtype) for y, x in zip(out, values))
+        out = _scan_rows(wide, reset_bits(heads, n_live, reverse), n_live, **fold)
+    return tuple(y[:n].reshape(x.shape).astype(x.dtype) for y, x in zip(out, values[monoid.gives]))
 
 
 def reduce(values, offsets, *, monoid, config):
     """Fold each segment of ``[n, f]`` into one row: a tuple of arrays ``[s, f]``; empty ones give the identity."""
     n, f = values[0].shape
     if 0 in (n, f, offsets.shape[0] - 1):
-        return tuple(jnp.full((offsets.shape[0] - 1, f), monoid.identity(x.dtype), x.dtype) for x in values)
+        return tuple(jnp.full((offsets.shape[0] - 1, f), e) for e in _identity(monoid, values)[monoid.gives])
     offsets = jnp.clip(offsets, 0, n)
     wide = _widened(values)
     if config.walk == "segment_sum":
@@ -78,7 +78,7 @@ def reduce(values, offsets, *, monoid, config):
         out = _reduce_associative(wide, offsets, monoid)
     else:
         out = _reduce_loop(wide, offsets, monoid)
-    return tuple(y.astype(x.dtype) for y, x in zip(out, values))
+    return tuple(y.astype(x.dtype) for y, x in zip(out, values[monoid.gives]))
 
 
 def spread(per_segment, offsets, *, n, config):
@@ -117,22 +117,14 @@ def _fold(state, row, reset, monoid, exclusive):
     """One row: what to store for it, and the state after it. Reset by select: 0 * state would keep a NaN."""
     after = tuple(jnp.where(reset, r, c) for r, c in zip(row, monoid.combine(state, row)))
     if not exclusive:
-        return after, after
-    return tuple(jnp.where(reset, _identity(monoid, s), s) for s in state), after
+        return after[monoid.gives], after
+    return tuple(jnp.where(reset, e, s) for e, s in zip(_identity(monoid, row), state))[monoid.gives], after
 
 
-def _identity(monoid, like):
-    return jnp.asarray(monoid.identity(like.dtype), like.dtype)
-
-
-def _reset_bits(heads, n, reverse):
-    """Bits of the rows that start a fold: the first row of each segment, in reverse the last one."""
-    if not reverse:
-        return heads
-    words = jnp.arange(heads.shape[0], dtype=n.dtype)
-    tails = (heads >> 1) | (jnp.roll(heads, -1) << 31)
-    last = jnp.uint32(1) << ((n - 1) & 31).astype(jnp.uint32)
-    return jnp.where(words == (n - 1) >> 5, tails | last, tails)
+def _identity(monoid, parts):
+    """The identity, as scalars in the dtypes of the parts."""
+    dtypes = [x.dtype for x in parts]
+    return tuple(jnp.asarray(e, dtype) for e, dtype in zip(monoid.identity(*dtypes), dtypes))
 
 
 def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
@@ -166,8 +158,8 @@ def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
         return done + width // 2, first, second, out
 
     width = 8 // len(values)
-    state = tuple(_identity(monoid, x) for x in values)
-    out = tuple(jnp.zeros_like(x) for x in values)
+    state = _identity(monoid, values)
+    out = tuple(jnp.zeros_like(x) for x in values[monoid.gives])
     # Where blocks of 8 fill the buffer the last one may run into dead rows; else a loop of single rows ends the fold.
     in_blocks = out[0].shape[0] % 8 == 0
     whole = (n + 7 if in_blocks else n) // 8 * 8
@@ -220,10 +212,10 @@ def _scan_rows(values, resets, n, *, monoid, reverse, exclusive):
             out = tuple(lax.dynamic_update_slice(y, z, (i, left), allow_negative_indices=False) for y, z in zip(out, stored))
             return state, out
 
-        start = tuple(jnp.full((1, width), _identity(monoid, x)) for x in values)
+        start = tuple(jnp.full((1, width), e) for e in _identity(monoid, values))
         return lax.fori_loop(0, n, row, (start, out))[1]
 
-    out = tuple(jnp.zeros_like(x) for x in values)
+    out = tuple(jnp.zeros_like(x) for x in values[monoid.gives])
     return lax.fori_loop(0, -(-f // width), columns, out) if width < f else columns(0, out)
 
 
@@ -245,7 +237,7 @@ def _reduce_loop(values, offsets, monoid):
     width = _columns(values, _REDUCE_BYTES)
     rows = 1 if f > 1 else _block_rows(n, s, values)
     row = lax.broadcasted_iota(offsets.dtype, (rows, 1), 0)
-    identity = tuple(_identity(monoid, x) for x in values)
+    identity = _identity(monoid, values)
 
     def take(i, left):
         return tuple(lax.dynamic_slice(x, (i, left), (rows, width), allow_negative_indices=False) for x in values)
@@ -269,14 +261,15 @@ def _reduce_loop(values, offsets, monoid):
             fold = tuple(x[None] for x in lax.reduce(fold, identity, monoid.combine, (0,)))
         group = monoid.combine(group, fold)
         sum_ = monoid.combine(total, group)
-        out = tuple(lax.dynamic_update_slice(y, z, (k, left), allow_negative_indices=False) for y, z in zip(out, sum_))
+        kept = zip(out, sum_[monoid.gives])
+        out = tuple(lax.dynamic_update_slice(y, z, (k, left), allow_negative_indices=False) for y, z in kept)
         done, full = stop >= end, (stop - begin) % (_PIECE * _PIECE * rows) == 0
         total = anew(done, tuple(jnp.where(full, a, b) for a, b in zip(sum_, total)))
         return jnp.where(done, task + 1, task), jnp.where(done, 0, stop), anew(done | full, group), total, out
 
     tasks = -(-f // width) * s
     start = tuple(jnp.full((1, width), e) for e in identity)
-    out = tuple(jnp.full((s, f), e) for e in identity)
+    out = tuple(jnp.full((s, f), e) for e in identity[monoid.gives])
     zero = jnp.zeros((), offsets.dtype)
     return lax.while_loop(lambda state: state[0] < tasks, piece, (zero, zero, start, start, out))[4]
 
@@ -297,9 +290,7 @@ def _scan_associative(values, heads, n, *, monoid, reverse, exclusive):
     rows, f = values[0].shape
     block = min(_BLOCK, 1 << (rows - 1).bit_length()) if isinstance(rows, int) else _BLOCK
     capacity = (rows + block - 1) // block * block
-    resets = _reset_bits(heads, n, reverse)
-    row = jnp.arange(capacity, dtype=n.dtype)
-    resets = (resets[row // 32] >> (row % 32).astype(jnp.uint32)) & 1 == 1
+    resets = row_flags(reset_bits(heads, n, reverse), capacity)
     values = tuple(jnp.pad(x, ((0, capacity - rows), (0, 0))) for x in values)
     blocks = (n + block - 1) // block
 
@@ -317,13 +308,14 @@ def _scan_associative(values, heads, n, *, monoid, reverse, exclusive):
         state_after = tuple(x[:1] if reverse else x[-1:] for x in after)
         if exclusive:
             shifted = [jnp.concatenate([x[1:], c] if reverse else [c, x[:-1]]) for x, c in zip(after, state)]
-            after = tuple(jnp.where(here, _identity(monoid, x), x) for x in shifted)
+            after = tuple(jnp.where(here, e, x) for e, x in zip(identity, shifted))
         live = (low + jnp.arange(block, dtype=n.dtype) < n)[:, None]
-        out = tuple(_update(y, jnp.where(live, x, jnp.zeros((), x.dtype)), low) for y, x in zip(out, after))
+        out = tuple(_update(y, jnp.where(live, x, jnp.zeros((), x.dtype)), low) for y, x in zip(out, after[monoid.gives]))
         return state_after, out
 
-    start = tuple(jnp.full((1, f), _identity(monoid, x)) for x in values)
-    out = lax.fori_loop(0, blocks, visit, (start, tuple(jnp.zeros_like(x) for x in values)))[1]
+    identity = _identity(monoid, values)
+    start = tuple(jnp.full((1, f), e) for e in identity)
+    out = lax.fori_loop(0, blocks, visit, (start, tuple(jnp.zeros_like(x) for x in values[monoid.gives])))[1]
     return tuple(y[:rows] for y in out)
 
 
@@ -334,7 +326,8 @@ def _reduce_associative(values, offsets, monoid):
     empty = (offsets[1:] == offsets[:-1])[:, None]
     last = jnp.maximum(offsets[1:] - 1, 0)
     # The barrier: see `Ragged.to_padded`.
-    return tuple(jnp.where(empty, _identity(monoid, y), lax.optimization_barrier(y[last])) for y in scanned)
+    identity = _identity(monoid, values)[monoid.gives]
+    return tuple(jnp.where(empty, e, lax.optimization_barrier(y[last])) for e, y in zip(identity, scanned))
 
 
 def _reduce_by_ids(values, offsets, monoid):

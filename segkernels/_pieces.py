@@ -1,0 +1,84 @@
+"""What the bodies of operations are made of: the verbs over any number of feature axes, and steps that several share."""
+
+import jax.numpy as jnp
+from jax import lax
+
+from segkernels import _verbs
+from segkernels._algebra import ADD, MAX, accumulator
+
+
+def scan(monoid, parts, segments, *, exclusive, reverse, choice):
+    """The monoid along each segment, in the shape of the last part; dead rows 0."""
+    *_, values = parts
+    heads, n_live = segments.head_bits(values.shape[0]), jnp.asarray(segments.offsets[-1])
+    (out,) = _verbs.scan(tuple(map(_verbs.columns, parts)), heads, n_live, monoid=monoid, exclusive=exclusive,
+                         reverse=reverse, choice=choice)  # fmt: skip
+    return out.reshape(values.shape)
+
+
+def reduce(monoid, parts, segments, *, choice):
+    """The monoid over each segment, ``[num_segments, *feature]``; empty ones give its identity."""
+    (out,) = _verbs.reduce(tuple(map(_verbs.columns, parts)), jnp.asarray(segments.offsets), monoid=monoid, choice=choice)
+    return out.reshape(segments.num_segments, *parts[0].shape[1:])
+
+
+def spread(per_segment, segments, n, *, choice):
+    """Each row of ``[num_segments, *feature]`` over the rows of its segment: ``[n, *feature]``; dead rows 0."""
+    out = _verbs.spread(_verbs.columns(per_segment), jnp.asarray(segments.offsets), n=n, choice=choice)
+    return out.reshape(n, *per_segment.shape[1:])
+
+
+def take(values, rows, there):
+    """Rows of `values`, by select 0 where `there` is false; `rows` may be anything then."""
+    if 0 in values.shape or not rows.shape[0]:
+        return jnp.zeros((rows.shape[0], *values.shape[1:]), values.dtype)
+    # The barrier: see `Ragged.to_padded`.
+    taken = lax.optimization_barrier(values[jnp.clip(rows, 0, values.shape[0] - 1)])
+    return jnp.where(over_features(there, values), taken, jnp.zeros((), values.dtype))
+
+
+def over_features(x, values):
+    """One number a row or a segment, to meet values with features."""
+    return x.reshape(-1, *(1 for _ in values.shape[1:]))
+
+
+def lengths(segments, like):
+    """The lengths of segments, to meet values ``[num_segments, *feature]``."""
+    return over_features(jnp.asarray(segments.lengths), like)
+
+
+def wide(values):
+    """Values in the dtype they are combined in: what is made in several steps is rounded once."""
+    return values.astype(accumulator(values.dtype))
+
+
+def live(values, segments, fill=0):
+    """The values, and `fill` in dead rows, which may hold what no gradient may meet."""
+    total = jnp.asarray(segments.offsets[-1])
+    alive = over_features(jnp.arange(values.shape[0], dtype=total.dtype) < total, values)
+    return jnp.where(alive, values, jnp.asarray(fill, values.dtype))
+
+
+def mean(values, segments, *, choice):
+    """The mean of each segment of floats; 0 of an empty one."""
+    total = reduce(ADD, (values,), segments, choice=choice)
+    return total / jnp.maximum(lengths(segments, total), 1).astype(total.dtype)
+
+
+def deviations(values, segments, *, choice):
+    """Each live row minus the mean of its segment."""
+    values = live(values, segments)
+    return values - spread(mean(values, segments, choice=choice), segments, values.shape[0], choice=choice)
+
+
+def squares(values):
+    """The squares of real numbers, and of complex ones those of their magnitudes."""
+    return jnp.square(values.real) + jnp.square(values.imag) if jnp.iscomplexobj(values) else jnp.square(values)
+
+
+def shifted(values, segments, *, choice):
+    """``(values - top, top)``: rows without the largest of their segment, for `exp`, and that one; of no gradient itself."""
+    values = live(values, segments)
+    top = reduce(MAX, (lax.stop_gradient(values),), segments, choice=choice)
+    top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))  # infinities stay, and exp takes them as they are
+    return values - spread(top, segments, values.shape[0], choice=choice), top

@@ -1,0 +1,304 @@
+"""The rules of the verbs: every derivative and every batching rule there is, in this one file.
+
+Derivatives close over three linear walks: the transpose of a sum is the sum from the other end, that of an affine scan
+the affine scan from the other end with its gates moved by a row, and `reduce` with ADD and `spread` are each other's.
+The derivative of any other scan *is* an affine scan: a row of `_LINEARIZED` says with which gates and inputs. So no rule
+divides, reverse mode follows from forward mode, and so does any order.
+
+Batching folds the batch away. With one layout for all, the batch joins the features: ``[n, b * f]``. With a layout
+each, it joins the rows, ``[b * n, f]``, and the dead rows of each member become one more segment, so that nothing they
+hold reaches another member.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad, batching
+
+from segkernels import _check, _verbs
+from segkernels._algebra import ADD, AFFINE, ARGMAX, ARGMIN, HOLD, LOGADDEXP, MAX, MIN, MUL, accumulator
+from segkernels._segments import head_bits, reset_bits, row_flags
+from segkernels._verbs import reduce_p, scan_p, spread_p
+
+# Scans ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Walk:
+    """The rows, the layout and the direction of a scan, for the scans that its derivative is made of."""
+
+    n: int
+    heads: jax.Array
+    n_live: jax.Array
+    reverse: bool
+    choice: object
+
+    def scan(self, monoid, *values, exclusive=False):
+        (out,) = _verbs.scan(values, self.heads, self.n_live, monoid=monoid, reverse=self.reverse, exclusive=exclusive,
+                             choice=self.choice)  # fmt: skip
+        return out
+
+    @functools.cached_property
+    def live(self):
+        """Whether a row is live, ``[n, 1]``."""
+        return (jnp.arange(self.n, dtype=self.n_live.dtype) < self.n_live)[:, None]
+
+    @functools.cached_property
+    def starts(self):
+        """Whether a row starts a fold, ``[n, 1]``; true of dead rows too, which must meet no live one."""
+        return row_flags(reset_bits(self.heads, self.n_live, self.reverse), self.n)[:, None] | ~self.live
+
+    def before(self, y, start):
+        """What an inclusive scan `y` was one row before, and `start` where no row is before."""
+        return jnp.where(self.starts, jnp.asarray(start, y.dtype), _moved(y, on=not self.reverse))
+
+
+def _moved(x, on):
+    """Each row one place on, or one back; the row at that end stays."""
+    return jnp.concatenate([x[:1], x[:-1]] if on else [x[1:], x[-1:]])
+
+
+def _linearized_mul(walk, x, y):
+    before = walk.before(y, 1)
+    return x, lambda dx: before * dx
+
+
+def _linearized_best(lasts):
+    """Of a maximum or minimum, whose tangent is that of the first row that attains it: gates close where it is replaced."""
+
+    def rule(walk, x, y):
+        before = walk.before(y, 0)
+        keeps = ~walk.starts & (lasts(before, x) | (before != before))
+        return keeps, lambda dx: jnp.where(keeps, jnp.zeros_like(dx), dx)
+
+    return rule
+
+
+def _linearized_logaddexp(walk, x, y):
+    def share(part):
+        gap = jnp.where((part == y) & jnp.isinf(y), jnp.zeros_like(y), part - y)  # of equal infinities
+        return jnp.where(y == -jnp.inf, jnp.zeros_like(y), jnp.exp(gap))
+
+    of_x = share(jnp.where(walk.live, x, y))
+    return share(walk.before(y, -np.inf)), lambda dx: of_x * dx
+
+
+def _linearized_hold(walk, valid, x, y):
+    del x, y
+    keeps = ~valid & walk.scan(MAX, valid)
+    return keeps, lambda dx: jnp.where(keeps, jnp.zeros_like(dx), dx)
+
+
+# From a walk, the values and the inclusive result: the gates of the affine scan of tangents, and its inputs.
+_LINEARIZED = {
+    MUL: _linearized_mul,
+    MAX: _linearized_best(jnp.greater_equal),
+    MIN: _linearized_best(jnp.less_equal),
+    LOGADDEXP: _linearized_logaddexp,
+    HOLD: _linearized_hold,
+}
+
+
+def _still(tangent):
+    return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
+
+
+def _scan_jvp(primals, tangents, *, monoid, reverse, exclusive, choice):
+    *values, heads, n_live = primals
+    bind = functools.partial(scan_p.bind, monoid=monoid, reverse=reverse, exclusive=exclusive)
+    tangents = tangents[:-2]
+    if all(map(_still, tangents)):
+        out = bind(*primals, choice=choice)
+        return out, [ad.Zero.from_primal_value(y) for y in out]
+    if monoid is ADD or (monoid is AFFINE and _still(tangents[0])):  # linear in the last part
+        out = bind(*primals, choice=choice)
+        return out, bind(*values[:-1], tangents[-1], heads, n_live, choice=choice.derived())
+
+    values = [_wide(x) for x in values]
+    walk = _Walk(values[-1].shape[0], heads, n_live, reverse, choice.derived())
+    y = dataclasses.replace(walk, choice=choice).scan(monoid, *values)
+    dx = _wide(ad.instantiate_zeros(tangents[-1]))
+    if monoid is AFFINE:
+        gate, state = values[0], walk.before(y, 0)
+        # By select: the gate of a first row meets no state, whatever the two are.
+        inputs = dx + jnp.where(walk.starts, jnp.zeros_like(state), _wide(tangents[0]) * state)
+    else:
+        gate, of = _LINEARIZED[monoid](walk, *values, y)
+        inputs = of(dx)
+    dy = walk.scan(AFFINE, gate, inputs, exclusive=exclusive)
+    if exclusive:
+        y = walk.before(y, monoid.identity(*(x.dtype for x in values))[-1])
+        y = jnp.where(walk.live, y, jnp.zeros_like(y))
+    dtype = primals[len(values) - 1].dtype
+    return [y.astype(dtype)], [dy.astype(dtype)]
+
+
+def _wide(x):
+    return x.astype(accumulator(x.dtype))
+
+
+def _scan_transpose(cotangents, *operands, monoid, reverse, exclusive, choice):
+    # d/dx sum(w * scan(x)): row i meets the weights of the rows after it in its segment.
+    *gates, x, heads, n_live = operands
+    (ct,) = cotangents
+    if type(ct) is ad.Zero:
+        return [None] * len(gates) + [_no_cotangent(x), None, None]
+    if not exclusive:  # what came in at a row passes the gates of the rows after it
+        gates = [_moved(gate, on=reverse) for gate in gates]
+    (out,) = scan_p.bind(*gates, ct, heads, n_live, monoid=monoid, reverse=not reverse, exclusive=exclusive,
+                         choice=choice.derived())  # fmt: skip
+    return [None] * len(gates) + [out, None, None]
+
+
+# Reductions and spreads ----------------------------------------------------------------------------------------------
+
+
+def _reduce_jvp(primals, tangents, *, monoid, choice):
+    *values, offsets = primals
+    out = reduce_p.bind(*primals, monoid=monoid, choice=choice)
+    if all(map(_still, tangents)) or monoid in (ARGMAX, ARGMIN):
+        return out, [ad.Zero.from_primal_value(y) for y in out]
+    total = functools.partial(_verbs.reduce, offsets=offsets, monoid=ADD, choice=choice.derived())
+    if monoid is ADD:
+        return out, total((tangents[0],))
+    x, dx = _wide(values[0]), _wide(tangents[0])
+    n = x.shape[0]
+    if monoid is MUL:  # the product of all other rows, without dividing
+        walk = _Walk(n, head_bits(offsets, n), jnp.asarray(offsets[-1]), False, choice.derived())
+        others = walk.scan(MUL, x, exclusive=True) * dataclasses.replace(walk, reverse=True).scan(MUL, x, exclusive=True)
+        (dy,) = total((others * dx,))
+    else:  # MAX and MIN: the rows that attain it share the tangent
+        best = _verbs.spread(_wide(out[0]), offsets, n=n, choice=choice.derived())
+        attains = (x == best) | ((x != x) & (best != best))
+        (dy,) = total((jnp.where(attains, dx, jnp.zeros_like(dx)),))
+        (count,) = total((attains.astype(jnp.int32),))
+        dy = dy / jnp.maximum(count, 1).astype(dy.dtype)
+    return out, [dy.astype(values[0].dtype)]
+
+
+def _reduce_transpose(cotangents, values, offsets, *, choice, **_):
+    (ct,) = cotangents
+    if type(ct) is ad.Zero:
+        return [_no_cotangent(values), None]
+    return [*spread_p.bind(ct, offsets, n=values.aval.shape[0], choice=choice.derived()), None]
+
+
+def _spread_jvp(primals, tangents, *, n, choice):
+    per_segment, offsets = primals
+    out = spread_p.bind(per_segment, offsets, n=n, choice=choice)
+    if _still(tangents[0]):
+        return out, [ad.Zero.from_primal_value(y) for y in out]
+    return out, spread_p.bind(tangents[0], offsets, n=n, choice=choice.derived())
+
+
+def _spread_transpose(cotangents, per_segment, offsets, *, choice, **_):
+    (ct,) = cotangents
+    if type(ct) is ad.Zero:
+        return [_no_cotangent(per_segment), None]
+    return [*reduce_p.bind(ct, offsets, monoid=ADD, choice=choice.derived()), None]
+
+
+def _no_cotangent(operand):
+    return ad.Zero(operand.aval) if ad.is_undefined_primal(operand) else None
+
+
+for _primitive, _jvp, _transpose in ((scan_p, _scan_jvp, _scan_transpose), (reduce_p, _reduce_jvp, _reduce_transpose),
+                                     (spread_p, _spread_jvp, _spread_transpose)):  # fmt: skip
+    ad.primitive_jvps[_primitive] = _jvp
+    ad.primitive_transposes[_primitive] = _transpose
+
+
+# Batching ------------------------------------------------------------------------------------------------------------
+
+
+def _join_features(x, dim, b):
+    """``[n, f]`` with a batch at `dim`, or none, to ``[n, b * f]``."""
+    x = jnp.broadcast_to(x[:, None], (x.shape[0], b, x.shape[1])) if dim is None else jnp.moveaxis(x, dim, 1)
+    return x.reshape(x.shape[0], b * x.shape[2])
+
+
+def _at_front(x, dim, b):
+    return jnp.broadcast_to(x, (b, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0)
+
+
+def _pad_rows(x, rows):
+    """``[b, n, f]`` to ``[b, rows, f]``."""
+    return jnp.pad(x, ((0, 0), (0, rows - x.shape[1]), (0, 0)))
+
+
+def _batch_size(operands, dims):
+    return next(x.shape[d] for x, d in zip(operands, dims) if d is not None)
+
+
+def _batch_by_features(primitive, operands, dims, layout, params):
+    b = _batch_size(operands, dims)
+    values = [_join_features(x, d, b) for x, d in zip(operands[:-layout], dims)]
+    out = primitive.bind(*values, *operands[-layout:], **params)
+    _, f = (size for axis, size in enumerate(operands[0].shape) if axis != dims[0])
+    return [y.reshape(y.shape[0], b, f) for y in out], [1] * len(out)
+
+
+def _scan_batch(operands, dims, **params):
+    if dims[-2] is None and dims[-1] is None:
+        return _batch_by_features(scan_p, operands, dims, 2, params)
+    b = _batch_size(operands, dims)
+    *values, heads, n_live = [_at_front(x, d, b) for x, d in zip(operands, dims)]
+    n, words = values[0].shape[1], heads.shape[1]
+    n_live = jnp.clip(n_live, 0, n)
+    # Whole words a member, and a head where its dead rows begin.
+    word = jnp.arange(words, dtype=n_live.dtype)[None]
+    bit = jnp.uint32(1) << (n_live & 31).astype(jnp.uint32)
+    dead = jnp.where(word == (n_live >> 5)[:, None], bit[:, None], jnp.uint32(0))
+    total = _total_rows("scan", b, 32 * words, n_live.dtype)
+    values = [_pad_rows(x, 32 * words).reshape(total, x.shape[2]) for x in values]
+    out = scan_p.bind(*values, (heads | dead).reshape(-1), jnp.asarray(total, n_live.dtype), **params)
+    live = (jnp.arange(n, dtype=n_live.dtype)[None] < n_live[:, None])[..., None]
+    out = [y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out]
+    return [jnp.where(live, y, jnp.zeros((), y.dtype)) for y in out], [0] * len(out)
+
+
+def _joined_offsets(offsets, n):
+    """Offsets ``[b, s + 1]`` of members of `n` rows, to those of all: ``[b * (s + 1) + 1]``, dead rows the last of each."""
+    b = offsets.shape[0]
+    total = _total_rows("reduce", b, n, offsets.dtype)
+    starts = jnp.arange(b, dtype=offsets.dtype)[:, None] * n
+    return jnp.append((jnp.clip(offsets, 0, n) + starts).reshape(-1), jnp.asarray(total, offsets.dtype))
+
+
+def _total_rows(verb, b, n, dtype):
+    if isinstance(b * n, int) and b * n > (_check.MOST_ROWS if np.dtype(dtype).itemsize < 8 else jnp.iinfo(dtype).max):
+        raise ValueError(
+            f"vmap of segmented {verb}: {b} members of {n} rows do not fit {np.dtype(dtype)} offsets; map over "
+            "parts of the batch with `jax.lax.map`"
+        )
+    return b * n
+
+
+def _reduce_batch(operands, dims, **params):
+    if dims[-1] is None:
+        return _batch_by_features(reduce_p, operands, dims, 1, params)
+    b = _batch_size(operands, dims)
+    *values, offsets = [_at_front(x, d, b) for x, d in zip(operands, dims)]
+    n, s = values[0].shape[1], offsets.shape[1] - 1
+    values = [x.reshape(b * n, x.shape[2]) for x in values]
+    out = reduce_p.bind(*values, _joined_offsets(offsets, n), **params)
+    return [y.reshape(b, s + 1, y.shape[1])[:, :s] for y in out], [0] * len(out)
+
+
+def _spread_batch(operands, dims, *, n, choice):
+    if dims[-1] is None:
+        return _batch_by_features(spread_p, operands, dims, 1, dict(n=n, choice=choice))
+    b = _batch_size(operands, dims)
+    per_segment, offsets = [_at_front(x, d, b) for x, d in zip(operands, dims)]
+    s, f = per_segment.shape[1:]
+    per_segment = _pad_rows(per_segment, s + 1).reshape(b * (s + 1), f)  # zero for the dead rows
+    (out,) = spread_p.bind(per_segment, _joined_offsets(offsets, n), n=b * n, choice=choice)
+    return [out.reshape(b, n, f)], [0]
+
+
+batching.primitive_batchers[scan_p] = _scan_batch
+batching.primitive_batchers[reduce_p] = _reduce_batch
+batching.primitive_batchers[spread_p] = _spread_batch

@@ -1,0 +1,149 @@
+"""Segmented scans with any associative function of the user's."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from segkernels import _pieces, _select
+from segkernels._forms import Operation, apply
+from segkernels._ragged import Ragged
+from segkernels._segments import reset_bits, row_flags
+
+
+def segmented_associative_scan(
+    fn, elems, segments=None, *, identity=None, exclusive=False, reverse=False, implementation=None
+):
+    """Scan each segment with an associative function, as `jax.lax.associative_scan` does one array.
+
+    Plain JAX, differentiated by JAX: a fold by `jax.lax.scan` on CPU, `jax.lax.associative_scan` elsewhere. Each function
+    object compiles anew: pass the same one again, not a new lambda.
+
+    Args:
+      fn: ``(earlier, later) -> combined``, associative, on pytrees like `elems` of some rows each: every array has a first
+        axis of rows, over which it must work element by element. With `reverse` the first argument comes from the end.
+      elems: an array ``[n, *feature]`` or a pytree of such with `segments`, whose features may differ; a `Ragged`, or a
+        pytree of them of one layout; or a list of arrays ``[n_k, *feature]``.
+      segments: the `Segments` of arrays.
+      identity: what changes nothing, as a pytree like `elems` of scalars or arrays ``[*feature]``: needed for `exclusive`.
+        If it is there `fn` is not called on two pieces that are not neighbours, where its gradient may not be finite.
+      exclusive: leave each row out of its own result; the first row of a segment gets the identity.
+      reverse: go from the end of each segment.
+      implementation: None, ``"xla"``, or a `Config` with walk ``"loop"`` or ``"associative"``.
+
+    Returns:
+      The results, in the form of `elems`; dead rows are 0.
+
+    Raises:
+      TypeError: an operand is of a kind that is not taken, or `fn` does not give what it gets.
+      ValueError: shapes, offsets or names do not fit, or `identity` is missing.
+
+    Products of matrices, which do not commute:
+
+    >>> turn = np.array([[0, -1], [1, 0]])
+    >>> segmented_associative_scan(jnp.matmul, [np.stack([turn] * 4), np.stack([turn])])[0][-1]
+    array([[1, 0],
+           [0, 1]])
+    """
+    call = "segmented_associative_scan"
+    choice = _select.requested(call, implementation)
+    if choice.config.implementation not in (None, "xla") or choice.config.walk not in (None, "loop", "associative"):
+        raise ValueError(
+            f"{call}: `implementation` {implementation!r} cannot serve a function of yours: it runs in plain JAX, as \"xla\" "
+            "with the walks loop and associative"
+        )
+    if exclusive and identity is None:
+        raise ValueError(f"{call}: `identity` is needed for an exclusive scan, whose first rows it is")
+    if segments is None and not any(isinstance(leaf, Ragged) for leaf in jax.tree.leaves(elems, is_leaf=_is_ragged)):
+        rows, tree = {"elems": elems}, jax.tree.structure(0)
+    else:
+        paths, tree = jax.tree_util.tree_flatten_with_path(elems, is_leaf=_is_ragged)
+        rows = {f"elems{jax.tree_util.keystr(path)}": leaf for path, leaf in paths}
+    if not rows:
+        raise ValueError(f"{call}: `elems` must hold an array, got none")
+    extra = {}
+    if identity is not None:
+        parts, identity_tree = jax.tree.flatten(identity)
+        if identity_tree != tree:
+            raise ValueError(f"{call}: `identity` must be a pytree like `elems`, {tree}, got {identity_tree}")
+        extra = {f"identity{name.removeprefix('elems')}": part for name, part in zip(rows, parts)}
+    out = apply(Operation(call, _scan, to_rows=True, by_heads=True), rows, segments, extra=extra, call=call, fn=fn,
+                names=tuple(rows), exclusive=bool(exclusive), reverse=bool(reverse), walk=choice.config.walk, tree=tree)  # fmt: skip
+    return jax.tree.unflatten(tree, out)
+
+
+def _is_ragged(x):
+    return isinstance(x, Ragged)
+
+
+def _scan(lead, segments, *, call, fn, names, exclusive, reverse, walk, tree, **operands):
+    parts = (lead, *(operands[name] for name in names[1:]))
+    n = lead.shape[0]
+    identity = [operands.get(f"identity{name.removeprefix('elems')}") for name in names]
+    identity = None if identity[0] is None else [_identity_row(call, e, x) for e, x in zip(identity, parts)]
+    flat = _on_leaves(call, fn, tree, parts)
+    if n == 0:
+        return parts
+    n_live = jnp.asarray(segments.offsets[-1])
+    # Dead rows start anew each, so that nothing they hold meets a live one.
+    resets = row_flags(reset_bits(segments.head_bits(n), n_live, reverse), n) | (jnp.arange(n, dtype=n_live.dtype) >= n_live)
+
+    def join(earlier, reset, later):
+        """`fn` where no segment starts. Both what it gets and what it gives are selected: 0 times an infinite gradient is NaN."""
+        stand_ins = later if identity is None else identity
+        earlier = [_pick(reset, e, x) for e, x in zip(stand_ins, earlier)]
+        return [_pick(reset, x, y) for x, y in zip(later, flat(earlier, later))]
+
+    def loop(parts, resets):
+        def step(state, row):
+            reset, later = row
+            state = join(state, reset[None], [x[None] for x in later])
+            return state, [x[0] for x in state]
+
+        return lax.scan(step, [x[:1] for x in parts], (resets, list(parts)), reverse=reverse, unroll=4)[1]
+
+    def associative(parts, resets):
+        def combine(earlier, later):
+            (was_reset, a), (reset, b) = earlier, later
+            return was_reset | reset, join(a, reset, b)
+
+        return lax.associative_scan(combine, (resets, list(parts)), reverse=reverse)[1]
+
+    walks = dict(loop=loop, associative=associative)
+    out = walks[walk](parts, resets) if walk else lax.platform_dependent(parts, resets, cpu=loop, default=associative)
+    if exclusive:
+        out = [jnp.concatenate([y[1:], y[-1:]] if reverse else [y[:1], y[:-1]]) for y in out]
+        out = [_pick(resets, e, y) for e, y in zip(identity, out)]
+    return tuple(_pieces.live(y, segments) for y in out)
+
+
+def _pick(flags, x, y):
+    """Rows of `x` where flags are set, else of `y`."""
+    return jnp.where(_pieces.over_features(flags, y), x, y)
+
+
+def _identity_row(call, identity, x):
+    identity = jnp.asarray(identity).astype(x.dtype)
+    if np.broadcast_shapes(identity.shape, x.shape[1:]) != x.shape[1:]:
+        raise ValueError(f"{call}: `identity` must be a scalar or of shape {x.shape[1:]}, got shape {identity.shape}")
+    return jnp.broadcast_to(identity, x.shape[1:])[None]
+
+
+def _on_leaves(call, fn, tree, parts):
+    """`fn` on lists of leaves; refused if it does not give what it gets."""
+
+    def flat(earlier, later):
+        return jax.tree.leaves(fn(jax.tree.unflatten(tree, earlier), jax.tree.unflatten(tree, later)))
+
+    row = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype) for x in parts])
+    got = jax.eval_shape(fn, row, row)
+    if jax.tree.structure(got) != tree or any((g.shape, g.dtype) != ((1, *x.shape[1:]), x.dtype)
+                                              for g, x in zip(jax.tree.leaves(got), parts)):  # fmt: skip
+        raise TypeError(f"{call}: `fn` must give what it gets, {_shapes(row)}; it gives {_shapes(got)}")
+    return flat
+
+
+def _shapes(tree):
+    return jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree)

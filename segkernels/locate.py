@@ -1,0 +1,81 @@
+"""Reductions that pick a row of each segment. They take what the reductions of `segkernels.reduce` take."""
+
+import jax.numpy as jnp
+
+from segkernels import _check, _pieces
+from segkernels._algebra import ARGMAX, ARGMIN
+from segkernels._reduction import reduction, where_empty
+
+
+def segmented_argmax(x, segments=None, *, empty=-1, implementation=None):
+    """The index of the maximum of each segment: ``[jnp.argmax(a, axis=0) for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes but complex numbers. The first of equal ones counts, and NaN is more than any number.
+
+    Returns:
+      Integers ``[num_segments, *feature]`` of the dtype of offsets, counted from the head of each segment; `Segments.rows`
+      makes flat rows of them.
+
+    >>> segmented_argmax([np.array([1, 3, 3]), np.array([], int), np.array([7])])
+    array([ 1, -1,  0], dtype=int32)
+    """
+    return reduction("segmented_argmax", _index, x, segments, empty, implementation, monoid=ARGMAX)
+
+
+def segmented_argmin(x, segments=None, *, empty=-1, implementation=None):
+    """The index of the minimum of each segment: ``[jnp.argmin(a, axis=0) for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes but complex numbers. The first of equal ones counts, and NaN is less than any number.
+
+    Returns:
+      Integers ``[num_segments, *feature]`` of the dtype of offsets, counted from the head of each segment; `Segments.rows`
+      makes flat rows of them.
+
+    >>> segmented_argmin([np.array([3, 1, 1]), np.array([], int), np.array([7])])
+    array([ 1, -1,  0], dtype=int32)
+    """
+    return reduction("segmented_argmin", _index, x, segments, empty, implementation, monoid=ARGMIN)
+
+
+def segmented_first(x, segments=None, *, empty=0, implementation=None):
+    """The first row of each segment: ``[a[0] for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes, and keeps its dtype.
+
+    Returns:
+      An array ``[num_segments, *feature]``.
+
+    >>> segmented_first([np.array([5, 6]), np.array([], int), np.array([7])])
+    array([5, 0, 7])
+    """
+    return reduction("segmented_first", _row, x, segments, empty, implementation, last=False)
+
+
+def segmented_last(x, segments=None, *, empty=0, implementation=None):
+    """The last row of each segment: ``[a[-1] for a in arrays]``, stacked.
+
+    Takes what `segmented_sum` takes, and keeps its dtype.
+
+    Returns:
+      An array ``[num_segments, *feature]``.
+
+    >>> segmented_last([np.array([5, 6]), np.array([], int), np.array([7])])
+    array([6, 0, 7])
+    """
+    return reduction("segmented_last", _row, x, segments, empty, implementation, last=True)
+
+
+def _index(values, segments, *, call, monoid, empty, choice):
+    _check.ordered(call, "x", values.dtype)
+    offsets = jnp.asarray(segments.offsets)
+    rows = jnp.arange(values.shape[0], dtype=offsets.dtype)
+    rows = jnp.broadcast_to(_pieces.over_features(rows, values), values.shape)
+    out = _pieces.reduce(monoid, (values, rows), segments, choice=choice)
+    return where_empty(empty, out - _pieces.over_features(offsets[:-1], out), segments)
+
+
+def _row(values, segments, *, call, last, empty, choice):
+    del call, choice
+    offsets = jnp.asarray(segments.offsets)
+    rows, there = offsets[1:] - 1 if last else offsets[:-1], offsets[1:] > offsets[:-1]
+    return where_empty(empty, _pieces.take(values, rows, there), segments)
