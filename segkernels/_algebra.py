@@ -39,6 +39,11 @@ class Monoid:
         """The parts of the state that are the result."""
         return slice(self.carried, None)
 
+    def identity_of(self, parts) -> tuple:
+        """The identity, as scalars in the dtypes of the parts."""
+        dtypes = [x.dtype for x in parts]
+        return tuple(jnp.asarray(e, dtype) for e, dtype in zip(self.identity(*dtypes), dtypes))
+
     def __repr__(self):
         return self.name
 
@@ -85,14 +90,6 @@ def _affine(a, b):
 
 # h <- gate * h + x on pairs (gate, x). A boolean gate keeps the state or drops it, by select: a NaN that is dropped is gone.
 AFFINE = Monoid("affine", _affine, lambda gate, dtype: (1, 0), carried=1)
-
-# Pairs (valid, x): the last valid row, or where there is none yet the row itself.
-HOLD = Monoid(
-    "hold",
-    lambda a, b: (a[0] | b[0], jnp.where(b[0] | ~a[0], b[1], a[1])),
-    lambda valid, dtype: (False, 0),
-    carried=1,
-)
 
 # The earlier piece wins: a scan with it carries the first row of each segment to all of its rows. It has no identity; what
 # stands for one meets no live row, for each of them has a head before it.

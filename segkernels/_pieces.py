@@ -78,7 +78,6 @@ def squares(values):
 
 def shifted(values, segments, *, choice):
     """``(values - top, top)``: rows without the largest of their segment, for `exp`, and that one; of no gradient itself."""
-    values = live(values, segments)
     top = reduce(MAX, (lax.stop_gradient(values),), segments, choice=choice)
     top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))  # infinities stay, and exp takes them as they are
     return values - spread(top, segments, values.shape[0], choice=choice), top

@@ -19,7 +19,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from segkernels import _check, _verbs
-from segkernels._algebra import ADD, AFFINE, ARGMAX, ARGMIN, HOLD, LOGADDEXP, MAX, MIN, MUL, accumulator
+from segkernels._algebra import ADD, AFFINE, ARGMAX, ARGMIN, LOGADDEXP, MAX, MIN, MUL, accumulator
 from segkernels._segments import head_bits, reset_bits, row_flags
 from segkernels._verbs import reduce_p, scan_p, spread_p
 
@@ -86,19 +86,12 @@ def _linearized_logaddexp(walk, x, y):
     return share(walk.before(y, -np.inf)), lambda dx: of_x * dx
 
 
-def _linearized_hold(walk, valid, x, y):
-    del x, y
-    keeps = ~valid & walk.scan(MAX, valid)
-    return keeps, lambda dx: jnp.where(keeps, jnp.zeros_like(dx), dx)
-
-
 # From a walk, the values and the inclusive result: the gates of the affine scan of tangents, and its inputs.
 _LINEARIZED = {
     MUL: _linearized_mul,
     MAX: _linearized_best(jnp.greater_equal),
     MIN: _linearized_best(jnp.less_equal),
     LOGADDEXP: _linearized_logaddexp,
-    HOLD: _linearized_hold,
 }
 
 

@@ -206,7 +206,7 @@ def _var(values, segments, *, call, ddof, empty, dtype, choice):
 def _logsumexp(values, segments, *, call, empty, choice):
     _check.ordered(call, "x", values.dtype)
     values = as_by(jnp.exp, values)
-    below, top = _pieces.shifted(_pieces.wide(values), segments, choice=choice)
+    below, top = _pieces.shifted(_pieces.live(_pieces.wide(values), segments), segments, choice=choice)
     total = _pieces.reduce(ADD, (jnp.exp(below),), segments, choice=choice)
     none = total == 0
     out = jnp.where(none, -jnp.inf, jnp.log(jnp.where(none, jnp.ones_like(total), total)) + top)

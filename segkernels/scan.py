@@ -17,11 +17,14 @@ All raise a `TypeError` for an operand, a layout or a dtype that is not taken, a
 names that do not fit.
 """
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from segkernels import _check, _pieces, _select
-from segkernels._algebra import ADD, AFFINE, HOLD, LOGADDEXP, MAX, MIN, MUL
+from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, highest
 from segkernels._forms import Operation, apply, as_by
 from segkernels._ragged import Ragged
 
@@ -197,8 +200,41 @@ def _recurrence(b, segments, a, initial=None, *, call, reverse, choice):
 def _fill(values, segments, valid, *, call, reverse, choice):
     if valid.dtype != bool:
         raise TypeError(f"{call}: `valid` must be booleans, got dtype {valid.dtype}; make them so with `astype(bool)`")
-    parts = _over_features(call, "valid", valid, values), values
-    return _pieces.scan(HOLD, parts, segments, exclusive=False, reverse=reverse, choice=choice)
+    if valid.shape != values.shape[:1]:
+        valid = _over_features(call, "valid", valid, values)
+    return _filled(values, valid, segments, reverse, choice)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def _filled(values, valid, segments, reverse, choice):
+    source = _sources(valid, segments, reverse, choice)
+    if valid.ndim == 1:
+        alive = jnp.arange(len(source), dtype=source.dtype) < jnp.asarray(segments.offsets[-1])
+        return _pieces.take(values, source, alive)
+    return _pieces.live(jnp.take_along_axis(values, source, 0, mode="clip"), segments)
+
+
+@_filled.defjvp
+def _filled_jvp(reverse, choice, primals, tangents):
+    values, valid, segments = primals
+    choice = choice.derived()
+    # Not by those indices, whose transpose would add in no fixed order on a GPU, but by an affine scan with gates.
+    source = _sources(valid, segments, reverse, choice)
+    rows = _pieces.over_features(jnp.arange(source.shape[0], dtype=source.dtype), source)
+    keeps = jnp.broadcast_to(_pieces.over_features(source != rows, values) if valid.ndim == 1 else source != rows, values.shape)
+    inputs = jnp.where(keeps, jnp.zeros_like(values), tangents[0])
+    tangent = _pieces.scan(AFFINE, (keeps, inputs), segments, exclusive=False, reverse=reverse, choice=choice)
+    return _filled(values, valid, segments, reverse, choice), tangent
+
+
+def _sources(valid, segments, reverse, choice):
+    """The row that each row is filled from: the last valid one of its segment, or itself."""
+    rows = jnp.arange(valid.shape[0], dtype=segments.offsets.dtype)
+    rows = jnp.broadcast_to(_pieces.over_features(rows, valid), valid.shape)
+    nearest, none = (MIN, highest(rows.dtype)) if reverse else (MAX, -1)
+    found = _pieces.scan(nearest, (jnp.where(valid, rows, jnp.asarray(none, rows.dtype)),), segments, exclusive=False,
+                         reverse=reverse, choice=choice)  # fmt: skip
+    return jnp.where(found == none, rows, found)
 
 
 def _over_features(call, name, x, values):
