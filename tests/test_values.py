@@ -9,70 +9,76 @@ import pytest
 import segkernels as sk
 
 
-def run(row, x, lengths, num_segments=None, n=None):
+def check(row, operands, lengths, num_segments=None, n=cases.ROWS):
     op, options, walk = row
-    segments = cases.segments_of(lengths, num_segments)
-    extra = dict(size=n) if op.kind == "spread" else {}
-    return op.function(jnp.asarray(x), segments, implementation=cases.config(walk), **options, **extra)
+    got = op.run([jnp.asarray(x) for x in operands], cases.segments_of(lengths, num_segments), walk, n, **options)
+    dtype = cases.result_dtype(op, operands[0])
+    assert got.dtype == dtype
+    missing = got.shape[0] - len(lengths) if op.kind == "reduce" else 0
+    want, size = cases.expected(op, options, operands, [*lengths, *[0] * missing], n, dtype)
+    cases.assert_close(got, want, size)
 
 
-def result_dtype(op, x):
-    like = {"scan": jnp.cumsum, "reduce": jnp.sum, "spread": lambda v: v}[op.kind]
-    return jax.eval_shape(like, jax.ShapeDtypeStruct((1,), x.dtype)).dtype
+def draw(rng, op, dtype, feature=(), n=cases.ROWS, s=cases.SEGMENTS):
+    return [x.copy() for x in op.draw(rng, dtype, (s if op.kind == "spread" else n, *feature))]
 
 
-def check(row, x, lengths, dtype, num_segments=None, n=cases.ROWS):
-    op, options, _ = row
-    got = run(row, x, lengths, num_segments, n)
-    assert got.dtype == result_dtype(op, x)
-    promoted = np.asarray(x).astype(got.dtype) if got.dtype.kind in "iu" else np.asarray(x)
-    want, size = cases.expected(op, options, promoted, lengths, n)
-    if op.kind == "reduce":
-        empty = np.zeros((got.shape[0] - len(lengths), *want.shape[1:]), want.dtype)
-        want, size = np.concatenate([want, empty]), np.concatenate([size, np.abs(empty)])
-    cases.assert_close(got, want, size, dtype)
+def in_its_dtypes(rows):
+    return [(row, dtype) for row in rows for dtype in row[0].dtypes]
 
 
-def draw(rng, op, dtype, feature=()):
-    return cases.draw(rng, dtype, (cases.SEGMENTS if op.kind == "spread" else cases.ROWS, *feature))
+def fast_dtype(row, dtype):
+    op, options, walk = row
+    if walk == "loop":
+        return cases.is_first(row) and dtype in cases.FAST_DTYPES or dtype == "float32"
+    return op.broad and cases.is_first((op, options, "loop")) and dtype == "float32"
 
 
-@pytest.mark.parametrize(("row", "dtype"), cases.crossed(cases.OP_ROWS, cases.DTYPES, fast=("float32", "bfloat16", "int8")))
+@pytest.mark.parametrize(("row", "dtype"), [
+    pytest.param(row, dtype, id=f"{cases.row_id(row)}-{dtype}", marks=() if fast_dtype(row, dtype) else pytest.mark.slow)
+    for row, dtype in in_its_dtypes(cases.OP_ROWS)
+    # Walks that compile slowly, with other options: their code is that of the first ones.
+    if row[2] == "loop" or row[1] is row[0].options[0] or dtype in ("float32", "int8")
+])  # fmt: skip
 def test_every_layout(row, dtype, rng):
     with cases.scope(dtype):
         for lengths in cases.LAYOUTS.values():
-            x = draw(rng, row[0], dtype)
+            operands = draw(rng, row[0], dtype)
             if row[0].kind != "spread":
-                x[sum(lengths) :] = cases.poison(dtype)
-            check(row, x, lengths, dtype, cases.SEGMENTS)
+                for x in operands:
+                    x[sum(lengths) :] = cases.poison(x.dtype)
+            check(row, operands, lengths, cases.SEGMENTS)
 
 
-@pytest.mark.parametrize(("row", "feature"), cases.crossed(
-    cases.OP_ROWS, [(1,), (3,), (2, 5), (40,), (100,), (0,), (2, 0)], fast=((3,), (0,))))  # fmt: skip
+@pytest.mark.parametrize(("row", "feature"), cases.params(
+    [row for row in cases.OP_ROWS if cases.is_broad(row) or row[1] is row[0].options[0]],
+    [(3,), (1,), (2, 5), (40,), (100,), (0,), (2, 0)],
+    lambda row, f: row[2] == "loop" and (cases.is_first(row) and f in ((3,), (0,)) or cases.is_broad(row))))  # fmt: skip
 def test_features(row, feature, rng):
-    for dtype in ("float32", "bfloat16"):
-        check(row, draw(rng, row[0], dtype, feature), cases.LAYOUTS["mixed"], dtype, cases.SEGMENTS)
+    for dtype in ("float32", "bfloat16") if "bfloat16" in row[0].dtypes else ("float32",):
+        check(row, draw(rng, row[0], dtype, feature), cases.LAYOUTS["mixed"], cases.SEGMENTS)
 
 
-@pytest.mark.parametrize(("row", "n"), cases.crossed(
-    cases.OP_ROWS, [0, 1, 2, 7, 8, 9, 15, 31, 32, 33, 63, 100], fast=(0, 1, 33)))  # fmt: skip
+@pytest.mark.parametrize(("row", "n"), cases.params(
+    [row for row in cases.OP_ROWS if row[0].broad or cases.is_first(row)], [0, 1, 2, 7, 8, 9, 15, 31, 32, 33, 63, 100],
+    lambda row, n: row[2] == "loop" and (n in (0, 33) or cases.is_broad(row))))  # fmt: skip
 def test_every_size(row, n, rng):
-    for feature in ((), (2,)) if row[2] == "loop" else ((),):
+    for feature in ((), (2,)) if row[2] == "loop" and row[0].broad else ((),):
         lengths = [n // 3, 0, n - n // 3 - n // 5]
-        x = cases.draw(rng, "float32", (3 if row[0].kind == "spread" else n, *feature))
+        operands = draw(rng, row[0], "float32", feature, n, 3)
         if row[0].kind != "spread":
-            x[sum(lengths) :] = np.nan
-        check(row, x, lengths, "float32", n=n)
+            for x in operands:
+                x[sum(lengths) :] = cases.poison(x.dtype)
+        check(row, operands, lengths, n=n)
 
 
-@pytest.mark.parametrize("row", cases.tiered([r for r in cases.OP_ROWS if r[0].kind != "spread"]))
+@pytest.mark.parametrize("row", cases.params([r for r in cases.OP_ROWS if r[0].kind != "spread"], fast=lambda row, _: row[2] == "loop"))
 def test_nan_and_inf_stay_in_their_segment(row, rng):
     lengths = [5, 40, 0, 3, 60, 1, 50]
     for value in (np.nan, np.inf, -np.inf):
-        x = cases.draw(rng, "float32", (cases.ROWS,))
-        x[[3, 6, 7, 46, 100]] = value
-        with np.errstate(invalid="ignore"):
-            check(row, x, lengths, "float32", cases.SEGMENTS)
+        operands = draw(rng, row[0], "float32")
+        operands[0][[3, 6, 7, 46, 100]] = value
+        check(row, operands, lengths, cases.SEGMENTS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -113,20 +119,18 @@ def test_sums_of_two_to_the_24_ones():
     assert sk.segmented_sum(jnp.ones(n, jnp.float32), segments)[0] == n
     assert sk.segmented_sum(jnp.ones(n, jnp.float16), segments, dtype=jnp.float32)[0] == n
     assert sk.segmented_sum(jnp.ones(n, jnp.float16), segments)[0] == jnp.inf  # the type ends at 65,504
+    assert sk.segmented_mean(jnp.ones(n, jnp.float16), segments)[0] == 1  # summed in float32
     assert sk.segmented_cumsum(jnp.ones(n, jnp.float32), segments)[-1] == n
+    np.testing.assert_allclose(sk.segmented_logsumexp(jnp.zeros(n), segments)[0], np.log(n), rtol=1e-6)
 
 
-@pytest.mark.parametrize("form", ["list", "ragged", "flat", "numpy"])
-def test_options_of_sum(form):
-    lengths, x = [2, 0, 3], np.arange(5, dtype=np.float32)
-    segments = cases.segments_of(lengths)
-    args = {
-        "list": (np.split(x, [2, 2]),),
-        "ragged": (sk.Ragged(x, segments),),
-        "flat": (jnp.asarray(x), segments),
-        "numpy": (x, segments),
-    }[form]
-    np.testing.assert_array_equal(sk.segmented_sum(*args, empty=-7.5), [1, -7.5, 9])
-    np.testing.assert_array_equal(sk.segmented_sum(*args, empty=np.nan), [1, np.nan, 9])
-    assert sk.segmented_sum(*args, dtype=jnp.int32).dtype == jnp.int32
-    assert sk.segmented_cumsum(*args, dtype=jnp.bfloat16)[0].dtype == (jnp.bfloat16)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["cumsum", "sum", "mean", "softmax", "cumlogsumexp", "linear_recurrence"])
+def test_narrow_floats_are_rounded_once(name, dtype, rng):
+    """16-bit results are those in float32, rounded."""
+    op = cases.BY_NAME[name]
+    operands = [jnp.asarray(x) for x in op.draw(rng, dtype, (cases.ROWS,))]
+    segments = cases.segments_of([100, 0, 150], cases.SEGMENTS)
+    got = op.run(operands, segments)
+    want = op.run([x.astype(jnp.float32) for x in operands], segments).astype(got.dtype)
+    np.testing.assert_array_equal(got.astype(jnp.float32), want.astype(jnp.float32))
