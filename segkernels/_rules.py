@@ -99,13 +99,17 @@ def _still(tangent):
     return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
 
 
+def _zero(y):
+    return ad.Zero(jax.typeof(y).to_tangent_aval())
+
+
 def _scan_jvp(primals, tangents, *, monoid, reverse, exclusive, choice):
     *values, heads, n_live = primals
     bind = functools.partial(scan_p.bind, monoid=monoid, reverse=reverse, exclusive=exclusive)
     tangents = tangents[:-2]
     if all(map(_still, tangents)):
         out = bind(*primals, choice=choice)
-        return out, [ad.Zero.from_primal_value(y) for y in out]
+        return out, [_zero(y) for y in out]
     if monoid is ADD or (monoid is AFFINE and _still(tangents[0])):  # linear in the last part
         out = bind(*primals, choice=choice)
         return out, bind(*values[:-1], tangents[-1], heads, n_live, choice=choice.derived())
@@ -153,7 +157,7 @@ def _reduce_jvp(primals, tangents, *, monoid, choice):
     *values, offsets = primals
     out = reduce_p.bind(*primals, monoid=monoid, choice=choice)
     if all(map(_still, tangents)) or monoid in (ARGMAX, ARGMIN):
-        return out, [ad.Zero.from_primal_value(y) for y in out]
+        return out, [_zero(y) for y in out]
     total = functools.partial(_verbs.reduce, offsets=offsets, monoid=ADD, choice=choice.derived())
     if monoid is ADD:
         return out, total((tangents[0],))
@@ -183,7 +187,7 @@ def _spread_jvp(primals, tangents, *, n, choice):
     per_segment, offsets = primals
     out = spread_p.bind(per_segment, offsets, n=n, choice=choice)
     if _still(tangents[0]):
-        return out, [ad.Zero.from_primal_value(y) for y in out]
+        return out, [_zero(y) for y in out]
     return out, spread_p.bind(tangents[0], offsets, n=n, choice=choice.derived())
 
 

@@ -86,6 +86,7 @@ def _scan(lead, segments, *, call, fn, names, exclusive, reverse, walk, tree, **
     flat = _on_leaves(call, fn, tree, parts)
     if n == 0:
         return parts
+    parts = tuple(_pieces.live(x, segments) for x in parts)
     n_live = jnp.asarray(segments.offsets[-1])
     # Dead rows start anew each, so that nothing they hold meets a live one.
     resets = row_flags(reset_bits(segments.head_bits(n), n_live, reverse), n) | (jnp.arange(n, dtype=n_live.dtype) >= n_live)
