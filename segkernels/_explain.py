@@ -44,7 +44,10 @@ def explain(function, *args, platform=None, **kwargs) -> None:
     with _host.x64(*wide, *([kwargs["dtype"]] if wide and kwargs.get("dtype") is not None else [])):
         jaxpr = jax.make_jaxpr(traced)(values)
     print(f"{getattr(function, '__name__', 'the call')} on {platform}")
-    for eqn in _equations(jaxpr.jaxpr):
+    equations = list(_equations(jaxpr.jaxpr))
+    if not equations:
+        print("  plain JAX, with no kernel of ours")
+    for eqn in equations:
         avals = [v.aval for v in eqn.invars]
         call = _verbs.call_of(eqn.primitive, avals, eqn.params)
         print("\n".join(f"  {line}" for line in _select.explanation(call, platform)))

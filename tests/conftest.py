@@ -1,11 +1,17 @@
 """Strictness for every test: no silent promotion of dtypes or ranks; warnings are errors (pyproject.toml)."""
 
+import hypothesis
 import jax
 import numpy as np
 import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# `--hypothesis-profile=long` tries more.
+hypothesis.settings.register_profile("usual", max_examples=150, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=10_000, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+hypothesis.settings.load_profile("usual")
 
 
 @pytest.fixture

@@ -307,29 +307,3 @@ def test_gradient_of_a_list():
     got = gradient([jnp.ones(2), jnp.ones(0), jnp.ones(3)])
     for g, want in zip(got, [[6, 4], [], [12, 10, 6]]):
         np.testing.assert_array_equal(g, want)
-
-
-@pytest.mark.parametrize("kind", ["jvp of vjp", "vjp of jvp", "jvp of jvp", "vjp of vjp"])
-@pytest.mark.parametrize("name", ["cumsum", "cumprod", "logsumexp"])
-def test_mixed_second_order(kind, name, rng):
-    x, v = (jnp.asarray(cases.draw(rng, "float32", (N,))) for _ in range(2))
-    f = lambda x: jnp.sum(jnp.sin(cases.BY_NAME[name].function(x, cases.segments_of(LENGTHS), **EMPTY.get(name, {}))))
-    want = jax.hessian(lambda x: sum(jnp.sum(jnp.sin(DENSE[name](p))) for p in pieces(x)))(x) @ v
-    forward = lambda f: lambda x: jax.jvp(f, (x,), (v,))[1]
-    got = {
-        "jvp of vjp": lambda: forward(jax.grad(f))(x),
-        "vjp of jvp": lambda: jax.grad(forward(f))(x),
-        "jvp of jvp": lambda: forward(forward(f))(x),
-        "vjp of vjp": lambda: jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), v))(x),
-    }[kind]()
-    want = jnp.vdot(want, v) if kind == "jvp of jvp" else want
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-
-
-DENSE = dict(cumsum=jnp.cumsum, cumprod=jnp.cumprod, logsumexp=jax.nn.logsumexp)
-EMPTY = dict(logsumexp=dict(empty=0))
-
-
-def pieces(x):
-    edges = np.cumsum([0, *LENGTHS])
-    return [x[a:b] for a, b in zip(edges, edges[1:]) if b > a]

@@ -9,58 +9,92 @@ import segkernels as sk
 
 LENGTHS = [5, 0, 40, 1, 0, 90, 7]
 N = sum(LENGTHS)
-SCANS = [row for row in cases.OP_ROWS if row[0].kind == "scan"]
-REDUCTIONS = [row for row in cases.OP_ROWS if row[0].kind == "reduce"]
+FROM_ROWS = [row for row in cases.OP_ROWS if row[0].kind != "spread"]
+SCANS = [row for row in FROM_ROWS if row[0].kind == "scan"]
 # Sums of eighths below 2**10 are exact in float32, in any order.
 EIGHTHS = np.arange(-32, 32, dtype=np.float32) / 8
 
 
-def call(row, x, lengths):
-    op, options, walk = row
-    return np.asarray(op.function(jnp.asarray(x), cases.segments_of(lengths), implementation=cases.config(walk), **options))
+def call(row, operands, lengths, **options):
+    op, first, walk = row
+    operands = [jnp.asarray(x) for x in operands]
+    rows = operands[0].shape[0]
+    return np.asarray(op.run(operands, cases.segments_of(lengths), walk, rows, **dict(first, **options)))
 
 
-@pytest.mark.parametrize("row", cases.tiered(SCANS + REDUCTIONS))
+def draw(rng, op, n=N, feature=()):
+    """Operands of which no rounding depends on an order: eighths, and signs for what is multiplied."""
+    like = op.draw(rng, "float32", (n, *feature))
+    values = [rng.choice(EIGHTHS, x.shape) if x.dtype != bool else x for x in like]
+    if op.draw in (cases.with_gates, cases.matrices) or "prod" in op.name:
+        values = [np.sign(x) if x.dtype != bool else x for x in values]
+    if op.draw is cases.matrices:  # permutations, turned
+        values = [np.float32(rng.choice([-1, 1], (n, *feature)))[..., None, None] * np.float32([[0, 1], [1, 0]])]
+    return values
+
+
+def near(got, want, row):
+    """Equal, or for what has roundings nearly so."""
+    if row[0].size in (cases.exact, cases.of_magnitudes) and "mean" not in row[0].name:
+        np.testing.assert_array_equal(got, want)
+    else:
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def loop_is_fast(row, _):
+    return row[2] == "loop"
+
+
+@pytest.mark.parametrize("row", cases.params(FROM_ROWS, fast=loop_is_fast))
 def test_of_a_concatenation_is_the_concatenation(row, rng):
-    x = rng.choice(EIGHTHS, N)
-    parts = [call(row, part, [len(part)]) for part in np.split(x, np.cumsum(LENGTHS)[:-1])]
-    np.testing.assert_array_equal(call(row, x, LENGTHS), np.concatenate(parts))
+    operands = draw(rng, row[0])
+    edges = np.cumsum(LENGTHS)[:-1]
+    parts = [call(row, part, [len(part[0])]) for part in zip(*(np.split(x, edges) for x in operands))]
+    near(call(row, operands, LENGTHS), np.concatenate(parts), row)
 
 
-@pytest.mark.parametrize("row", cases.tiered(SCANS))
+@pytest.mark.parametrize("row", cases.params(SCANS, fast=loop_is_fast))
 def test_reversal(row, rng):
-    op, options, walk = row
-    x = rng.choice(EIGHTHS, N)
-    other = (op, dict(options, reverse=not options["reverse"]), walk)
-    np.testing.assert_array_equal(call(row, x, LENGTHS), call(other, x[::-1], LENGTHS[::-1])[::-1])
+    operands = draw(rng, row[0])
+    turned = call(row, [x[::-1] for x in operands], LENGTHS[::-1], reverse=not row[1]["reverse"])[::-1]
+    near(call(row, operands, LENGTHS), turned, row)
 
 
-@pytest.mark.parametrize(("row", "feature"), cases.with_features(SCANS + REDUCTIONS))
+@pytest.mark.parametrize(("row", "feature"), cases.params(FROM_ROWS, [(), (2,)], lambda row, f: row[2] == "loop" and not f))
 def test_a_poisoned_segment_leaves_the_bits_of_all_others(row, feature, rng):
-    x = cases.draw(rng, "float32", (N, *feature))
-    clean = call(row, x, LENGTHS)
-    poisoned = x.copy()
-    poisoned[45:46], poisoned[46:50], poisoned[60:] = np.nan, np.inf, -np.inf  # the segment of 1, and one of 90
-    poisoned[136:] = x[136:]
+    operands = row[0].draw(rng, "float32", (N, *feature))
+    clean = call(row, operands, LENGTHS)
+    poisoned = [x.copy() for x in operands]
+    for x, before in zip(poisoned, operands):
+        if x.dtype != bool:
+            x[45:46], x[46:50], x[60:] = np.nan, np.inf, -np.inf  # the segment of 1, and one of 90
+            x[136:] = before[136:]
     got = call(row, poisoned, LENGTHS)
     untouched = [0, 1, 2, 4, 6] if row[0].kind == "reduce" else [*range(45), *range(136, N)]
     assert got[untouched].tobytes() == clean[untouched].tobytes()
 
 
-@pytest.mark.parametrize("row", cases.tiered(cases.OP_ROWS))
+@pytest.mark.parametrize("row", cases.params(cases.OP_ROWS, fast=loop_is_fast))
 def test_twice_the_same_bits(row, rng):
-    x = cases.draw(rng, "float32", (len(LENGTHS) if row[0].kind == "spread" else N,))
-    assert call(row, x, LENGTHS).tobytes() == call(row, x, LENGTHS).tobytes()
+    operands = row[0].draw(rng, "float32", (len(LENGTHS) if row[0].kind == "spread" else N,))
+    once, again = (row[0].run([jnp.asarray(x) for x in operands], cases.segments_of(LENGTHS), row[2], N, **row[1]) for _ in range(2))
+    assert np.asarray(once).tobytes() == np.asarray(again).tobytes()
 
 
-@pytest.mark.parametrize("walk", ["loop", "associative"])
-def test_last_of_the_scan_is_the_sum(walk, rng):
-    x = rng.choice(EIGHTHS, N)
-    config = cases.config(walk)
-    scanned = np.asarray(sk.segmented_cumsum(jnp.asarray(x), cases.segments_of(LENGTHS), implementation=config))
-    sums = np.asarray(sk.segmented_sum(jnp.asarray(x), cases.segments_of(LENGTHS), implementation=config))
-    for end, n, total in zip(np.cumsum(LENGTHS), LENGTHS, sums):
-        assert total == (scanned[end - 1] if n else 0)
+PAIRS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "cumlogsumexp": "logsumexp"}
+
+
+@pytest.mark.parametrize("walk", ["loop", pytest.param("associative", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scan", PAIRS)
+def test_last_of_the_scan_is_the_reduction(scan, walk, rng):
+    op = cases.BY_NAME[scan]
+    operands = draw(rng, op)
+    scanned = call((op, op.options[0], walk), operands, LENGTHS)
+    reduction = cases.BY_NAME[PAIRS[scan]]
+    reduced = call((reduction, {}, walk), operands, LENGTHS)
+    full = np.array(LENGTHS) > 0
+    near(scanned[np.cumsum(LENGTHS)[full] - 1], reduced[full], (op, {}, walk))
+    np.testing.assert_array_equal(sk.segmented_last(scanned, cases.segments_of(LENGTHS))[full], scanned[np.cumsum(LENGTHS)[full] - 1])
 
 
 def test_inclusive_minus_exclusive_is_the_input(rng):
@@ -78,10 +112,39 @@ def test_repeat_is_np_repeat_and_sum_takes_it_back(rng):
     np.testing.assert_array_equal(sk.segmented_sum(sk.segmented_repeat(x, segments), segments), x * np.float32(LENGTHS))
 
 
-@pytest.mark.parametrize("row", cases.tiered(SCANS))
-@pytest.mark.parametrize("n_dead", [0, 1, 7, 100])
+def test_an_order_sorts_and_an_index_finds(rng):
+    x = rng.choice(EIGHTHS, N)
+    segments = cases.segments_of(LENGTHS)
+    heads = np.repeat(np.cumsum([0, *LENGTHS[:-1]]), LENGTHS)
+    np.testing.assert_array_equal(x[heads + sk.segmented_argsort(x, segments)], sk.segmented_sort(x, segments))
+    rows = segments.rows(sk.segmented_argmax(x, segments))
+    np.testing.assert_array_equal(np.append(x, -np.inf)[rows], sk.segmented_max(x, segments))
+
+
+def test_softmax_is_the_exponential_of_log_softmax_and_sums_to_one(rng):
+    x = cases.draw(rng, "float32", (N,)) * np.float32(30)
+    segments = cases.segments_of(LENGTHS)
+    y = sk.segmented_softmax(x, segments)
+    np.testing.assert_allclose(y, np.exp(sk.segmented_log_softmax(x, segments)), rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(sk.segmented_sum(y, segments), np.array(LENGTHS) > 0, rtol=1e-5)
+
+
+def test_a_recurrence_with_gates_of_one_is_a_sum_and_of_zero_is_nothing(rng):
+    x = rng.choice(EIGHTHS, N)
+    segments = cases.segments_of(LENGTHS)
+    for gate, want in ((1, sk.segmented_cumsum(x, segments)), (True, sk.segmented_cumsum(x, segments)), (0, x), (False, x)):
+        np.testing.assert_array_equal(sk.segmented_linear_recurrence(gate, x, segments), want)
+
+
+def test_boolean_gates_drop_a_nan():
+    h = sk.segmented_linear_recurrence([np.array([True, True, False])], [np.array([1.0, np.nan, 3.0])])
+    np.testing.assert_array_equal(h[0], [1, np.nan, 3])
+
+
+@pytest.mark.parametrize("row", cases.params(SCANS, fast=lambda row, _: cases.is_first(row)))
+@pytest.mark.parametrize("n_dead", [1, 7, 100])
 def test_dead_rows_change_nothing(row, n_dead, rng):
-    x = cases.draw(rng, "float32", (N + n_dead,))
-    got = call(row, x, LENGTHS)
-    assert got[:N].tobytes() == call(row, x[:N], LENGTHS).tobytes()
+    operands = row[0].draw(rng, "float32", (N + n_dead,))
+    got = call(row, operands, LENGTHS)
+    assert got[:N].tobytes() == call(row, [x[:N] for x in operands], LENGTHS).tobytes()
     np.testing.assert_array_equal(got[N:], 0)

@@ -63,6 +63,60 @@ def test_ten_thousand_arrays_trace_nothing_of_their_own(kind, rng, counter):
     assert is_cumsum(got, large)
 
 
+FROM_ROWS = [op for op in cases.OPS if op.kind != "spread"]
+
+
+@pytest.mark.parametrize("op", FROM_ROWS, ids=lambda op: op.name)
+def test_every_form_gives_the_same(op, rng, counter):
+    """Lists of NumPy and of JAX arrays, a `Ragged`, flat JAX and NumPy values, and a traced list."""
+    lengths = [3, 0, 17, 1]
+    flat = [x.copy() for x in op.draw(rng, "float32", (sum(lengths), 2))]
+    segments, edges = sk.Segments.from_lengths(lengths), np.cumsum(lengths)[:-1]
+    arrays = [np.split(x, edges) for x in flat]
+    before = [x.copy() for x in flat]
+    run = lambda operands, segments=None: op.call(op.function, operands, segments, **op.options[0])
+    joined = lambda y: np.asarray(y if op.kind == "reduce" else np.concatenate(list(map(np.asarray, y))))
+
+    got = run(arrays)
+    want = joined(got)
+    for y in got if op.kind != "reduce" else [got]:
+        assert isinstance(y, np.ndarray) and y.flags.writeable and not any(np.shares_memory(y, x) for x in flat)
+    assert [len(y) for y in got] == lengths if op.kind != "reduce" else want.shape[0] == 4
+    assert counter.compiles == 1
+    other = np.split(np.arange(5), [1, 1, 4, 5])
+    run([[x[rows] for rows in other] for x in flat])
+    assert counter.compiles == 1  # neither lengths nor their number count, in a bucket
+
+    of_jax = run([[jnp.asarray(x) for x in operand] for operand in arrays])
+    assert all(isinstance(y, jax.Array) for y in of_jax)
+    # To the last bit or two: programs of other shapes may fuse in other ways.
+    near = lambda y: np.testing.assert_allclose(y, want, rtol=2e-6, atol=1e-6)
+    near(joined(of_jax))
+    ragged = run([sk.Ragged.from_arrays(operand) for operand in arrays])
+    assert isinstance(ragged, sk.Ragged if op.kind != "reduce" else jax.Array)
+    near(joined(ragged))
+    on_device, on_host = run([jnp.asarray(x) for x in flat], segments), run(flat, segments)
+    assert isinstance(on_device, jax.Array) and isinstance(on_host, np.ndarray) and on_host.flags.writeable
+    near(on_device)
+    near(on_host)
+    if op.name != "segmented_associative_scan":
+        near(joined(jax.jit(lambda *operands: run(operands))(*[[jnp.asarray(x) for x in operand] for operand in arrays])))
+    assert all(np.array_equal(x, y) for x, y in zip(flat, before))
+
+
+@pytest.mark.parametrize("op", FROM_ROWS, ids=lambda op: op.name)
+def test_nothing_and_empty_arrays(op):
+    run = lambda *operands: op.call(op.function, operands, None, **op.options[0])
+    count = len(op.draw(np.random.default_rng(0), "float32", (1,)))
+    nothing = np.zeros((0, 2, 2) if op.draw is cases.matrices else (0, 2), np.float32)
+    empty = [[nothing.astype(bool if op.draw is cases.with_flags and i else np.float32)] * 2 for i in range(count)]
+    got = run(*empty)
+    assert len(got) == 2 and (op.kind == "reduce" or all(y.shape == nothing.shape for y in got))
+    if op.draw not in (cases.matrices, cases.with_flags):
+        assert len(run(*[[]] * count)) == 0
+        assert len(op.call(op.function, [jnp.zeros(0)] * count, sk.Segments.from_lengths([]), **op.options[0])) == 0
+
+
 def test_few_wide_rows_are_not_padded_to_many():
     packed = _host.arrays("test", [np.zeros((1, 100_000), np.float32), np.zeros((0, 100_000), np.float32)])
     assert packed.capacity == 1

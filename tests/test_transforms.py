@@ -12,75 +12,108 @@ N, B = 21, 3  # not a multiple of 32, nor of 8
 LAYOUTS = np.array([[0, 3, 3, 10, 18], [0, 0, 5, 5, 21], [0, 0, 0, 0, 0]], np.int32)
 
 
-def call(row, x, offsets):
+def call(row, operands, offsets):
     op, options, walk = row
-    extra = dict(size=N) if op.kind == "spread" else {}
-    return op.function(x, sk.Segments.from_offsets(offsets), implementation=cases.config(walk), **options, **extra)
+    return op.run(operands, sk.Segments.from_offsets(offsets), walk, N, **options)
 
 
-def draw(rng, op, batch, feature):
-    return jnp.asarray(cases.draw(rng, "float32", (*batch, 4 if op.kind == "spread" else N, *feature)))
+def draw(rng, op, batch, feature=(), dtype="float32"):
+    return [jnp.asarray(x) for x in op.draw(rng, dtype, (*batch, 4 if op.kind == "spread" else N, *feature))]
 
 
 def one_by_one(f, *batched):
-    return np.stack([np.asarray(f(*(x[i] for x in batched))) for i in range(B)])
+    return np.stack([np.asarray(f(*jax.tree.map(lambda x: x[i], batched))) for i in range(B)])
 
 
-@pytest.mark.parametrize(("row", "feature"), cases.with_features(cases.OP_ROWS))
+def agree(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("row", "feature"), cases.params(cases.OP_ROWS, [(), (2,)], cases.is_first))
 def test_vmap(row, feature, rng):
-    """Shared layout, layouts of their own, and values shared by all layouts; gradients of each."""
+    """Shared layout, layouts of their own, and values shared by all layouts."""
+    check_vmap(lambda x, o: call(row, x, o), draw(rng, row[0], (B,), feature))
+
+
+@pytest.mark.parametrize(("row", "feature"), cases.params(
+    [row for row in cases.OP_ROWS if row[0].smooth], [(), (2,)],
+    lambda row, feature: row[0].broad and cases.is_first(row, feature)))  # fmt: skip
+def test_vmap_of_gradients(row, feature, rng):
+    def gradient(x, o):
+        numbers = [i for i, v in enumerate(x) if v.dtype != bool]
+
+        def loss(*values):
+            operands = list(x)
+            for i, v in zip(numbers, values):
+                operands[i] = v
+            y = call(row, operands, o)
+            return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(y), y, jnp.zeros_like(y))))
+
+        return jnp.stack(jax.grad(loss, argnums=tuple(range(len(numbers))))(*(x[i] for i in numbers)))
+
+    check_vmap(gradient, draw(rng, row[0], (B,), feature), out=1)
+
+
+def check_vmap(f, x, out=0):
     offsets = jnp.asarray(LAYOUTS)
-    x = draw(rng, row[0], (B,), feature)
-    f = lambda x, o: call(row, x, o)
-    g = lambda x, o: jax.grad(lambda x: jnp.sum(jnp.sin(f(x, o))))(x)
-    for h in (f, g):
-        shared = jax.jit(jax.vmap(h, (0, None)))(x, offsets[0])
-        np.testing.assert_allclose(shared, one_by_one(lambda x: h(x, offsets[0]), x), rtol=1e-5, atol=1e-5)
-        last = jax.jit(jax.vmap(h, (1, None), 1))(jnp.moveaxis(x, 0, 1), offsets[0])
-        np.testing.assert_array_equal(np.moveaxis(np.asarray(last), 1, 0), shared)
-        own = jax.jit(jax.vmap(h))(x, offsets)
-        np.testing.assert_allclose(own, one_by_one(h, x, offsets), rtol=1e-5, atol=1e-5)
-        only = jax.jit(jax.vmap(h, (None, 0)))(x[0], offsets)
-        np.testing.assert_allclose(only, one_by_one(lambda o: h(x[0], o), offsets), rtol=1e-5, atol=1e-5)
+    single = jax.jit(f)
+    shared = jax.jit(jax.vmap(f, (0, None)))(x, offsets[0])
+    agree(shared, one_by_one(lambda x: single(x, offsets[0]), x))
+    at_the_end = [jnp.moveaxis(v, 0, 1) for v in x]
+    last = jax.jit(jax.vmap(f, (1, None), 1 + out))(at_the_end, offsets[0])
+    np.testing.assert_array_equal(np.moveaxis(np.asarray(last), 1 + out, 0), shared)
+    agree(jax.jit(jax.vmap(f))(x, offsets), one_by_one(single, x, offsets))
+    first = [v[0] for v in x]
+    agree(jax.jit(jax.vmap(f, (None, 0)))(first, offsets), one_by_one(lambda o: single(first, o), offsets))
 
 
-@pytest.mark.parametrize("row", cases.tiered(cases.OP_ROWS))
+@pytest.mark.parametrize("row", cases.params([r for r in cases.OP_ROWS if r[1] is r[0].options[0]], fast=lambda row, _: row[2] == "loop"))
 def test_vmap_keeps_members_apart(row, rng):
     """NaN in one member, in its dead rows too, reaches no other, and dead rows are zero."""
-    x = np.asarray(draw(rng, row[0], (B,), ())).copy()
-    clean = jax.vmap(lambda x, o: call(row, x, o))(jnp.asarray(x), jnp.asarray(LAYOUTS))
-    x[0] = np.nan
-    if row[0].kind != "spread":
-        x[2] = np.nan  # a member without live rows
-    got = jax.vmap(lambda x, o: call(row, x, o))(jnp.asarray(x), jnp.asarray(LAYOUTS))
+    operands = draw(rng, row[0], (B,))
+    f = jax.jit(jax.vmap(lambda x, o: call(row, x, o)))
+    clean = f(operands, jnp.asarray(LAYOUTS))
+    poisoned = [np.asarray(x).copy() for x in operands]
+    for x in poisoned:
+        x[0] = cases.poison(x.dtype)
+        if row[0].kind != "spread":
+            x[2] = cases.poison(x.dtype)  # a member without live rows
+    got = f([jnp.asarray(x) for x in poisoned], jnp.asarray(LAYOUTS))
     np.testing.assert_array_equal(got[1], clean[1])
     np.testing.assert_array_equal(got[2], clean[2])
     if row[0].kind != "reduce":
         np.testing.assert_array_equal(got[0, 18:], 0)
 
 
-@pytest.mark.parametrize("row", cases.tiered(cases.OP_ROWS))
+@pytest.mark.parametrize("row", cases.params(
+    [r for r in cases.OP_ROWS if cases.is_first(r) or cases.is_broad(r) or (r[0].broad and r[1] is r[0].options[0])],
+    fast=lambda row, _: row[0].broad and cases.is_first(row)))  # fmt: skip
 def test_nested_vmap_jit_and_remat(row, rng):
-    x = draw(rng, row[0], (B, 2), ())
-    offsets = jnp.asarray(LAYOUTS)
-    f = lambda x, o: jnp.sin(call(row, x, o))
-    want = jax.vmap(lambda x, o: jax.vmap(lambda x: f(x, o))(x))(x, offsets)
+    operands, offsets = draw(rng, row[0], (B, 2)), jnp.asarray(LAYOUTS)
+    smooth = row[0].smooth and [x.dtype for x in operands] == [jnp.float32] * len(operands)
+
+    def f(x, o):
+        y = call(row, x, o)
+        return jnp.sin(jnp.where(jnp.isfinite(y), y, jnp.zeros_like(y))) if smooth else y
+
+    want = jax.vmap(lambda x, o: jax.vmap(lambda x: f(x, o))(x))(operands, offsets)
+    loss = lambda f: lambda x: jnp.sum(f(x, offsets[0]))
     for variant in (jax.jit(f), jax.checkpoint(f), jax.remat(jax.jit(f))):
-        got = jax.vmap(lambda x, o, v=variant: jax.vmap(lambda x: v(x, o))(x))(x, offsets)
+        got = jax.vmap(lambda x, o, v=variant: jax.vmap(lambda x: v(x, o))(x))(operands, offsets)
         np.testing.assert_array_equal(got, want)
-        grad = jax.grad(lambda x, v=variant: jnp.sum(v(x, offsets[0])))(x[0, 0])
-        np.testing.assert_allclose(grad, jax.grad(lambda x: jnp.sum(f(x, offsets[0])))(x[0, 0]), rtol=1e-6)
+        if smooth:
+            one = [x[0, 0] for x in operands]
+            for got, by_hand in zip(jax.grad(loss(variant))(one), jax.grad(loss(f))(one)):
+                np.testing.assert_allclose(got, by_hand, rtol=1e-6)
 
 
-@pytest.mark.parametrize("row", cases.tiered(cases.OP_ROWS))
+@pytest.mark.parametrize("row", cases.params(cases.FIRST_ROWS, fast=lambda row, _: row[0].broad))
 def test_without_jit_and_without_members(row, rng):
-    x = draw(rng, row[0], (), ())
-    offsets = jnp.asarray(LAYOUTS[0])
-    want = call(row, x, offsets)
+    operands, offsets = draw(rng, row[0], ()), jnp.asarray(LAYOUTS[0])
+    want = call(row, operands, offsets)
     with jax.disable_jit():
-        np.testing.assert_array_equal(call(row, x, offsets), want)
-        jax.grad(lambda x: jnp.sum(call(row, x, offsets)))(x)
-    none = jnp.zeros((0, *x.shape))
+        np.testing.assert_allclose(call(row, operands, offsets), want, rtol=1e-6)
+    none = [jnp.zeros((0, *x.shape), x.dtype) for x in operands]
     assert jax.vmap(lambda x: call(row, x, offsets))(none).shape == (0, *want.shape)
     assert jax.vmap(lambda x, o: call(row, x, o))(none, jnp.zeros((0, 5), jnp.int32)).shape == (0, *want.shape)
 
@@ -114,28 +147,30 @@ def test_ragged_passes_through_jit_scan_and_vmap():
     assert jax.vmap(sk.segmented_sum)(stacked).tolist() == [[3, 3], [3, 3]]
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
-@pytest.mark.parametrize("op", cases.OPS, ids=lambda op: op.name)
-def test_exports_for_every_platform(op, platform):
-    x = jax.ShapeDtypeStruct((4 if op.kind == "spread" else 64,), jnp.float32)
-    offsets = jax.ShapeDtypeStruct((5,), jnp.int32)
-    extra = dict(size=64) if op.kind == "spread" else {}
-    f = jax.jit(lambda x, o: op.function(x, sk.Segments.from_offsets(o), **extra))
-    exported = jax.export.export(f, platforms=[platform])(x, offsets)
+@pytest.mark.parametrize(("row", "platform"), cases.params(cases.FIRST_ROWS, ["cpu", "tpu", "cuda"], lambda row, p: row[0].broad))
+def test_exports_for_every_platform(row, platform, rng):
+    op = row[0]
+    operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (4 if op.kind == "spread" else 64,))]
+    layout = jnp.asarray([0, 3, 3, 40, 60], jnp.int32)
+    f = jax.jit(lambda o, *x: op.run(x, sk.Segments.from_offsets(o), n=64))
+    exported = jax.export.export(f, platforms=[platform])(layout, *operands)
     if platform == "cpu":
-        values = jnp.arange(x.shape[0], dtype=jnp.float32)
-        layout = jnp.asarray([0, 3, 3, 40, 60], jnp.int32)
-        np.testing.assert_array_equal(exported.call(values, layout), f(values, layout))
+        np.testing.assert_array_equal(exported.call(layout, *operands), f(layout, *operands))
 
 
-@pytest.mark.parametrize("op", [op for op in cases.OPS if op.kind != "spread"], ids=lambda op: op.name)
-def test_exports_with_symbolic_sizes(op):
+# What sorts, repeats or looks rows up takes shapes that are numbers.
+SYMBOLIC = [r for r in cases.FIRST_ROWS if r[0].kind in ("scan", "reduce") and r[0].name != "segmented_associative_scan"]
+
+
+@pytest.mark.parametrize("row", cases.params(SYMBOLIC, fast=lambda row, _: row[0].broad))
+def test_exports_with_symbolic_sizes(row, rng):
     """One artifact for any number of rows and segments."""
+    op = row[0]
     n, s = jax.export.symbolic_shape("n, s")
-    f = jax.jit(lambda x, o: op.function(x, sk.Segments.from_offsets(o)))
-    shapes = jax.ShapeDtypeStruct((n,), jnp.float32), jax.ShapeDtypeStruct((s + 1,), jnp.int32)
-    exported = jax.export.export(f, platforms=["cpu"])(*shapes)
+    f = jax.jit(lambda o, *x: op.run(x, sk.Segments.from_offsets(o)))
+    shapes = [jax.ShapeDtypeStruct((n,), x.dtype) for x in op.draw(rng, "float32", (1,))]
+    exported = jax.export.export(f, platforms=["cpu"])(jax.ShapeDtypeStruct((s + 1,), jnp.int32), *shapes)
     for lengths in ([3, 0, 6], [100], [1] * 50, [8, 8]):
-        x = jnp.arange(sum(lengths), dtype=jnp.float32)
+        operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (sum(lengths),))]
         offsets = jnp.asarray(np.cumsum([0, *lengths]), jnp.int32)
-        np.testing.assert_array_equal(exported.call(x, offsets), f(x, offsets))
+        np.testing.assert_allclose(exported.call(offsets, *operands), f(offsets, *operands), rtol=1e-5)

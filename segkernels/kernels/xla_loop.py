@@ -166,7 +166,7 @@ def _fold_segments(values, offsets, monoid, load=lambda block: block):
     """
     n, f = values[0].shape
     s = offsets.shape[0] - 1
-    width = _columns(values, _REDUCE_BYTES)
+    width = _columns(values, _REDUCE_BYTES // len(values))
     rows = 1 if f > 1 else _block_rows(n, s, values)
     row = lax.broadcasted_iota(offsets.dtype, (rows, 1), 0)
     identity = monoid.identity_of(jax.eval_shape(load, values))
@@ -254,6 +254,8 @@ def _identity_key(dtype, monoid):
 
 def spread(per_segment, offsets, n):
     """Write segment by segment, in blocks of rows: what a block has too much is written over by the segments after it."""
+    if per_segment.dtype == jnp.bfloat16:  # jaxlib 0.10 would convert the whole buffer in each step
+        return lax.bitcast_convert_type(spread(lax.bitcast_convert_type(per_segment, jnp.uint16), offsets, n), jnp.bfloat16)
     s, f = per_segment.shape
     width = _columns((per_segment,), _SCAN_BYTES)
     rows = min(32, _power_of_two(64 // (width * per_segment.dtype.itemsize)), _power_of_two(n))
