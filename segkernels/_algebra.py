@@ -56,12 +56,12 @@ def accumulator(dtype) -> np.dtype:
 
 def lowest(dtype):
     """The least number of a dtype: what a maximum of nothing is."""
-    return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else False if dtype == bool else jnp.iinfo(dtype).min
+    return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else False if dtype.kind == "b" else jnp.iinfo(dtype).min
 
 
 def highest(dtype):
     """The largest number of a dtype: what a minimum of nothing is."""
-    return np.inf if jnp.issubdtype(dtype, jnp.inexact) else True if dtype == bool else jnp.iinfo(dtype).max
+    return np.inf if jnp.issubdtype(dtype, jnp.inexact) else True if dtype.kind == "b" else jnp.iinfo(dtype).max
 
 
 ADD = Monoid("add", lambda a, b: (a[0] + b[0],), lambda dtype: (0,), segment=jax.ops.segment_sum)

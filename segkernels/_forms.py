@@ -16,7 +16,7 @@ import numpy as np
 
 from segkernels import _check, _compat, _host
 from segkernels._ragged import Ragged
-from segkernels._segments import Segments, head_bits
+from segkernels._segments import Segments
 
 _SCALARS = (bool, int, float, complex)
 

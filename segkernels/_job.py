@@ -7,10 +7,11 @@ import sysconfig
 import zipfile
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from segkernels._algebra import accumulator
+from segkernels._algebra import accumulator, highest, lowest
 
 _JSON = (".jsonl", ".ndjson", ".json")
 _KINDS = "`.npz`, or JSON lines in `.jsonl`, `.ndjson` or `.json`"
@@ -24,23 +25,39 @@ class Operation:
       numpy: ``(array, dtype) -> array``: the same on one array, in NumPy; it must also bound the rounding errors when it
         is given magnitudes.
       jnp: the `jax.numpy` function of one array.
-      identity: of a scan, what an exclusive one begins with; None for a reduction.
+      identity: of a scan, a dtype to what an exclusive one begins with; None for a reduction.
     """
 
     numpy: Callable
     jnp: Callable
-    identity: object = None
+    identity: Callable | None = None
 
     @property
     def scan(self) -> bool:
         return self.identity is not None
 
 
+def _along(function):
+    return lambda x, dtype: function(x, axis=0, dtype=dtype)
+
+
+def _accumulated(function):
+    return lambda x, dtype: function.accumulate(x, axis=0)
+
+
 # By the name of the operation without ``segmented_``: one row for each.
 OPERATIONS = {
-    "cumsum": Operation(lambda x, dtype: np.cumsum(x, axis=0, dtype=dtype), jnp.cumsum, identity=0),
-    "sum": Operation(lambda x, dtype: np.sum(x, axis=0, dtype=dtype), jnp.sum),
-}
+    "cumsum": Operation(_along(np.cumsum), jnp.cumsum, lambda dtype: 0),
+    "cumprod": Operation(_along(np.cumprod), jnp.cumprod, lambda dtype: 1),
+    "cummax": Operation(_accumulated(np.maximum), jax.lax.cummax, lowest),
+    "cummin": Operation(_accumulated(np.minimum), jax.lax.cummin, highest),
+    "sum": Operation(_along(np.sum), jnp.sum),
+    "prod": Operation(_along(np.prod), jnp.prod),
+    "max": Operation(lambda x, dtype: np.max(x, axis=0, initial=lowest(x.dtype)),
+                     lambda x, axis: jnp.max(x, axis, initial=lowest(x.dtype))),
+    "min": Operation(lambda x, dtype: np.min(x, axis=0, initial=highest(x.dtype)),
+                     lambda x, axis: jnp.min(x, axis, initial=highest(x.dtype))),
+}  # fmt: skip
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -223,5 +240,5 @@ def expected(operation, x, exclusive=False, reverse=False) -> np.ndarray:
     x = x[::-1] if reverse else x
     y = operation.numpy(x, None)
     if exclusive:
-        y = np.concatenate([np.full_like(y[:1], operation.identity), y[:-1]])
+        y = np.concatenate([np.full_like(y[:1], operation.identity(y.dtype)), y[:-1]])
     return y[::-1] if reverse else y

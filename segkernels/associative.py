@@ -1,6 +1,5 @@
 """Segmented scans with any associative function of the user's."""
 
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -69,8 +68,9 @@ def segmented_associative_scan(
         if identity_tree != tree:
             raise ValueError(f"{call}: `identity` must be a pytree like `elems`, {tree}, got {identity_tree}")
         extra = {f"identity{name.removeprefix('elems')}": part for name, part in zip(rows, parts)}
-    out = apply(Operation(call, _scan, to_rows=True, by_heads=True), rows, segments, extra=extra, call=call, fn=fn,
-                names=tuple(rows), exclusive=bool(exclusive), reverse=bool(reverse), walk=choice.config.walk, tree=tree)  # fmt: skip
+    operation = Operation(call, _scan, to_rows=True, by_heads=True)
+    out = apply(operation, rows, segments, extra=extra, call=call, fn=fn, names=tuple(rows), exclusive=bool(exclusive),
+                reverse=bool(reverse), walk=choice.config.walk, tree=tree)  # fmt: skip
     return jax.tree.unflatten(tree, out)
 
 

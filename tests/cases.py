@@ -227,6 +227,11 @@ def params(rows, values=None, fast=lambda row, value: True):
     ]  # fmt: skip
 
 
+def is_loop(row, value=None):
+    """Whether a row is walked by loops, which compile fast."""
+    return row[2] == "loop"
+
+
 def is_first(row, value=None):
     """Whether a row is the first of its operation, and the value if there is one says nothing."""
     op, options, walk = row

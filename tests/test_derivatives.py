@@ -107,7 +107,7 @@ def test_gradient_dtype_is_the_input_dtype(row, dtype, rng):
             assert np.all(np.isfinite(np.asarray(gradient).astype(np.complex64)))
 
 
-@pytest.mark.parametrize("row", cases.params([r for r in SMOOTH if r[0].kind != "spread"], fast=lambda row, _: row[2] == "loop"))
+@pytest.mark.parametrize("row", cases.params([r for r in SMOOTH if r[0].kind != "spread"], fast=cases.is_loop))
 def test_nothing_leaks_between_segments(row, rng):
     """NaN in other segments and in dead rows, and their own NaN cotangents, leave a segment's gradient as it was."""
     op = row[0]
@@ -285,7 +285,8 @@ def test_any_associative_function_has_derivatives(walk, identity, rng):
         segments = cases.segments_of(LENGTHS)
 
         def f(a, b):
-            return sk.segmented_associative_scan(compose, (a, b), segments, identity=identity, implementation=cases.config(walk))[1]
+            choice = cases.config(walk)
+            return sk.segmented_associative_scan(compose, (a, b), segments, identity=identity, implementation=choice)[1]
 
         np.testing.assert_allclose(f(a, b), sk.segmented_linear_recurrence(a, b, segments), rtol=1e-12, atol=1e-12)
         check_to_second_order(f, [a, b], rng)

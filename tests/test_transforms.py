@@ -67,7 +67,7 @@ def check_vmap(f, x, out=0):
     agree(jax.jit(jax.vmap(f, (None, 0)))(first, offsets), one_by_one(lambda o: single(first, o), offsets))
 
 
-@pytest.mark.parametrize("row", cases.params([r for r in cases.OP_ROWS if r[1] is r[0].options[0]], fast=lambda row, _: row[2] == "loop"))
+@pytest.mark.parametrize("row", cases.params([r for r in cases.OP_ROWS if r[1] is r[0].options[0]], fast=cases.is_loop))
 def test_vmap_keeps_members_apart(row, rng):
     """NaN in one member, in its dead rows too, reaches no other, and dead rows are zero."""
     operands = draw(rng, row[0], (B,))

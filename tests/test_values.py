@@ -1,7 +1,6 @@
 """Every operation, option, walk, dtype and layout against the per-segment NumPy loop."""
 
 import cases
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -72,7 +71,7 @@ def test_every_size(row, n, rng):
         check(row, operands, lengths, n=n)
 
 
-@pytest.mark.parametrize("row", cases.params([r for r in cases.OP_ROWS if r[0].kind != "spread"], fast=lambda row, _: row[2] == "loop"))
+@pytest.mark.parametrize("row", cases.params([r for r in cases.OP_ROWS if r[0].kind != "spread"], fast=cases.is_loop))
 def test_nan_and_inf_stay_in_their_segment(row, rng):
     lengths = [5, 40, 0, 3, 60, 1, 50]
     for value in (np.nan, np.inf, -np.inf):

@@ -215,7 +215,8 @@ def _block_rows(n, s, values):
     few, many = (min(32, _power_of_two(size // itemsize)) for size in (32, 64))
     if not (isinstance(n, int) and isinstance(s, int)):
         return few
-    return next((rows for rows, mean in ((many, 64), (few, 0)) if n >= max(rows, mean * s) and (rows == few or len(values) == 1)), 1)
+    sizes = ((many, 64), (few, 0)) if len(values) == 1 else ((few, 0),)
+    return next((rows for rows, mean in sizes if n >= max(rows, mean * s)), 1)
 
 
 def _power_of_two(n):
