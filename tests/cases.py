@@ -151,7 +151,7 @@ class Op:
         return [(self, options, walk) for options in self.options for walk in self.walks]
 
 
-ONE_WALK = ("loop",)
+ONE_WALK = ("loop",)  # of what is made of the verbs of others, or is no verb
 DIRECTIONS = tuple(dict(exclusive=e, reverse=r) for e in (False, True) for r in (False, True))
 WAYS = tuple(dict(reverse=r) for r in (False, True))
 SUMS = ("loop", "associative", "segment_sum")
@@ -191,16 +191,17 @@ OPS = (
     Op("segmented_min", oracles.minimum, kind="reduce", walks=SUMS, **reals()),
     Op("segmented_any", lambda x: np.any(x != 0, axis=0), kind="reduce", like=lambda x: x.astype(bool), smooth=False),
     Op("segmented_all", lambda x: np.all(x != 0, axis=0), kind="reduce", like=lambda x: x.astype(bool), smooth=False),
-    Op("segmented_mean", oracles.mean, kind="reduce", like=jnp.mean, size=of_magnitudes, linear=True),
-    Op("segmented_var", oracles.var, kind="reduce", options=({}, dict(ddof=1)), like=jnp.var, size=of_squares),
-    Op("segmented_logsumexp", oracles.logsumexp, kind="reduce", like=jnp.exp, size=of_logarithm, **reals()),
+    Op("segmented_mean", oracles.mean, kind="reduce", walks=ONE_WALK, like=jnp.mean, size=of_magnitudes, linear=True),
+    Op("segmented_var", oracles.var, kind="reduce", walks=ONE_WALK, options=({}, dict(ddof=1)), like=jnp.var,
+       size=of_squares),
+    Op("segmented_logsumexp", oracles.logsumexp, kind="reduce", walks=ONE_WALK, like=jnp.exp, size=of_logarithm, **reals()),
     Op("segmented_argmax", oracles.argmax, kind="reduce", like=index, smooth=False, broad=True, **reals()),
     Op("segmented_argmin", oracles.argmin, kind="reduce", like=index, smooth=False, **reals()),
     Op("segmented_first", oracles.first, kind="reduce", walks=ONE_WALK, linear=True),
     Op("segmented_last", oracles.last, kind="reduce", walks=ONE_WALK, linear=True),
     Op("segmented_softmax", oracles.softmax, kind="rows", like=jnp.exp, size=of_softmax, **reals()),
-    Op("segmented_log_softmax", oracles.log_softmax, kind="rows", like=jnp.exp, size=of_logarithm, **reals()),
-    Op("segmented_standardize", oracles.standardize, kind="rows", like=jnp.exp, size=of_scores),
+    Op("segmented_log_softmax", oracles.log_softmax, kind="rows", walks=ONE_WALK, like=jnp.exp, size=of_logarithm, **reals()),
+    Op("segmented_standardize", oracles.standardize, kind="rows", walks=ONE_WALK, like=jnp.exp, size=of_scores),
     Op("segmented_sort", oracles.sort, kind="rows", walks=ONE_WALK, **reals()),
     Op("segmented_argsort", oracles.argsort, kind="rows", walks=ONE_WALK, like=index, smooth=False, **reals()),
     Op("segmented_repeat", lambda x: x, kind="spread", linear=True, broad=True),
@@ -208,6 +209,9 @@ OPS = (
 BY_NAME = {op.name.removeprefix("segmented_"): op for op in OPS}
 OP_ROWS = [row for op in OPS for row in op.rows()]
 FIRST_ROWS = [(op, op.options[0], op.walks[0]) for op in OPS]
+BROAD_ROWS = [row for row in FIRST_ROWS if row[0].broad]
+# Where a test takes seconds: each operation by loops with every option, and those that stand for others by every walk.
+THIN_ROWS = [row for row in OP_ROWS if row[2] == "loop" or (row[0].broad and row[1] is row[0].options[0])]
 
 
 # Tiers: what is fast, and what `-m slow` runs -------------------------------------------------------------------------

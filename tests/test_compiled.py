@@ -32,13 +32,16 @@ LOOPS = [row for row in cases.OP_ROWS if row[2] == "loop" and row[0].name.remove
     "first", "last", "sort", "argsort", "associative_scan")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "dtype"), cases.params(
-    LOOPS, cases.DTYPES, lambda row, dtype: dtype == "float32" and cases.is_first(row) or cases.is_broad(row)
-    and dtype in ("float64", "bfloat16", "bool") and row[1] is row[0].options[0]))  # fmt: skip
+def fast_dtype(op, dtype):
+    return dtype == "float32" or op.broad and dtype in ("float64", "bfloat16", "bool")
+
+
+@pytest.mark.parametrize(("row", "dtype"), [
+    pytest.param(row, dtype, id=f"{cases.row_id(row)}-{dtype}", marks=() if fast_dtype(row[0], dtype) else pytest.mark.slow)
+    for row in LOOPS for dtype in row[0].dtypes if dtype == "float32" or row[1] is row[0].options[0] and row[0].kind != "rows"
+])  # fmt: skip
 def test_every_loop_is_native(row, dtype):
     op, options, _ = row
-    if dtype not in op.dtypes:
-        pytest.skip(f"{op.name} does not take {dtype}")
     with cases.scope(dtype):
         for shape in ((4096,), (4096, 3), (4096, 16), (4095,)) if op.broad else ((4096,), (4096, 3)):
             native, interpreted = loops(compiled(op, options, dtype, shape))
@@ -46,7 +49,8 @@ def test_every_loop_is_native(row, dtype):
             assert native >= 1 and interpreted <= (op.kind == "rows" or wide), shape  # a loop over blocks of columns
 
 
-@pytest.mark.parametrize(("row", "f"), cases.params(LOOPS, [64, 300], lambda row, f: row[0].broad and cases.is_first(row)))
+@pytest.mark.parametrize(("row", "f"), cases.params(
+    [row for row in LOOPS if cases.is_first(row)], [64, 300], lambda row, f: row[0].broad))
 def test_wide_features_loop_natively_over_rows(row, f):
     """At most the loops over blocks of columns run operation by operation."""
     native, interpreted = loops(compiled(row[0], row[1], "float32", (4096, f)))

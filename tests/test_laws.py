@@ -9,7 +9,7 @@ import segkernels as sk
 
 LENGTHS = [5, 0, 40, 1, 0, 90, 7]
 N = sum(LENGTHS)
-FROM_ROWS = [row for row in cases.OP_ROWS if row[0].kind != "spread"]
+FROM_ROWS = [row for row in cases.THIN_ROWS if row[0].kind != "spread"]
 SCANS = [row for row in FROM_ROWS if row[0].kind == "scan"]
 # Sums of eighths below 2**10 are exact in float32, in any order.
 EIGHTHS = np.arange(-32, 32, dtype=np.float32) / 8
@@ -56,7 +56,10 @@ def test_reversal(row, rng):
     near(call(row, operands, LENGTHS), turned, row)
 
 
-@pytest.mark.parametrize(("row", "feature"), cases.params(FROM_ROWS, [(), (2,)], lambda row, f: row[2] == "loop" and not f))
+@pytest.mark.parametrize(("row", "feature"), [
+    *cases.params(FROM_ROWS, [()], cases.is_loop),
+    *cases.params(cases.BROAD_ROWS[:-1], [(2,)]),
+])  # fmt: skip
 def test_a_poisoned_segment_leaves_the_bits_of_all_others(row, feature, rng):
     operands = row[0].draw(rng, "float32", (N, *feature))
     clean = call(row, operands, LENGTHS)
@@ -70,7 +73,7 @@ def test_a_poisoned_segment_leaves_the_bits_of_all_others(row, feature, rng):
     assert got[untouched].tobytes() == clean[untouched].tobytes()
 
 
-@pytest.mark.parametrize("row", cases.params(cases.OP_ROWS, fast=cases.is_loop))
+@pytest.mark.parametrize("row", cases.params(cases.THIN_ROWS, fast=cases.is_loop))
 def test_twice_the_same_bits(row, rng):
     operands = row[0].draw(rng, "float32", (len(LENGTHS) if row[0].kind == "spread" else N,))
     operands = [jnp.asarray(x) for x in operands]
@@ -139,8 +142,7 @@ def test_boolean_gates_drop_a_nan():
     np.testing.assert_array_equal(h[0], [1, np.nan, 3])
 
 
-@pytest.mark.parametrize("row", cases.params(SCANS, fast=lambda row, _: cases.is_first(row)))
-@pytest.mark.parametrize("n_dead", [1, 7, 100])
+@pytest.mark.parametrize(("row", "n_dead"), cases.params(SCANS, [1, 7, 100], lambda row, n: cases.is_loop(row) and n == 7))
 def test_dead_rows_change_nothing(row, n_dead, rng):
     operands = row[0].draw(rng, "float32", (N + n_dead,))
     got = call(row, operands, LENGTHS)

@@ -29,15 +29,19 @@ def agree(got, want):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("row", "feature"), cases.params(cases.OP_ROWS, [(), (2,)], cases.is_first))
+@pytest.mark.parametrize(("row", "feature"), [
+    *cases.params(cases.THIN_ROWS, [()], lambda row, feature: cases.is_first(row)),
+    *cases.params(cases.FIRST_ROWS, [(2,)], lambda row, feature: False),
+])  # fmt: skip
 def test_vmap(row, feature, rng):
     """Shared layout, layouts of their own, and values shared by all layouts."""
     check_vmap(lambda x, o: call(row, x, o), draw(rng, row[0], (B,), feature))
 
 
-@pytest.mark.parametrize(("row", "feature"), cases.params(
-    [row for row in cases.OP_ROWS if row[0].smooth], [(), (2,)],
-    lambda row, feature: row[0].broad and cases.is_first(row, feature)))  # fmt: skip
+@pytest.mark.parametrize(("row", "feature"), [
+    *cases.params([row for row in cases.FIRST_ROWS if row[0].smooth], [()], lambda row, feature: row[0].broad),
+    *cases.params([row for row in cases.BROAD_ROWS if row[0].smooth], [(2,)], lambda row, feature: False),
+])  # fmt: skip
 def test_vmap_of_gradients(row, feature, rng):
     def gradient(x, o):
         numbers = [i for i, v in enumerate(x) if v.dtype != bool]
@@ -67,7 +71,7 @@ def check_vmap(f, x, out=0):
     agree(jax.jit(jax.vmap(f, (None, 0)))(first, offsets), one_by_one(lambda o: single(first, o), offsets))
 
 
-@pytest.mark.parametrize("row", cases.params([r for r in cases.OP_ROWS if r[1] is r[0].options[0]], fast=cases.is_loop))
+@pytest.mark.parametrize("row", cases.params([r for r in cases.THIN_ROWS if r[1] is r[0].options[0]], fast=cases.is_loop))
 def test_vmap_keeps_members_apart(row, rng):
     """NaN in one member, in its dead rows too, reaches no other, and dead rows are zero."""
     operands = draw(rng, row[0], (B,))
@@ -86,8 +90,7 @@ def test_vmap_keeps_members_apart(row, rng):
 
 
 @pytest.mark.parametrize("row", cases.params(
-    [r for r in cases.OP_ROWS if cases.is_first(r) or cases.is_broad(r) or (r[0].broad and r[1] is r[0].options[0])],
-    fast=lambda row, _: row[0].broad and cases.is_first(row)))  # fmt: skip
+    [r for r in cases.THIN_ROWS if r[1] is r[0].options[0]], fast=lambda row, _: row in cases.BROAD_ROWS))  # fmt: skip
 def test_nested_vmap_jit_and_remat(row, rng):
     operands, offsets = draw(rng, row[0], (B, 2)), jnp.asarray(LAYOUTS)
     smooth = row[0].smooth and [x.dtype for x in operands] == [jnp.float32] * len(operands)
@@ -147,7 +150,10 @@ def test_ragged_passes_through_jit_scan_and_vmap():
     assert jax.vmap(sk.segmented_sum)(stacked).tolist() == [[3, 3], [3, 3]]
 
 
-@pytest.mark.parametrize(("row", "platform"), cases.params(cases.FIRST_ROWS, ["cpu", "tpu", "cuda"], lambda row, p: row[0].broad))
+@pytest.mark.parametrize(("row", "platform"), [
+    *cases.params(cases.BROAD_ROWS, ["cpu", "tpu", "cuda"]),
+    *cases.params([row for row in cases.FIRST_ROWS if not row[0].broad], ["tpu"], lambda row, platform: False),
+])  # fmt: skip
 def test_exports_for_every_platform(row, platform, rng):
     op = row[0]
     operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (4 if op.kind == "spread" else 64,))]

@@ -22,22 +22,26 @@ def draw(rng, op, dtype, feature=(), n=cases.ROWS, s=cases.SEGMENTS):
     return [x.copy() for x in op.draw(rng, dtype, (s if op.kind == "spread" else n, *feature))]
 
 
-def in_its_dtypes(rows):
-    return [(row, dtype) for row in rows for dtype in row[0].dtypes]
+def dtypes_of(row):
+    """All for the first options by loops; a few where no other code is run."""
+    op, options, walk = row
+    if walk == "loop" and options is op.options[0]:
+        return op.dtypes
+    few = ("float32", "int8") if walk == "loop" else ("float32", "bfloat16", "int8") if cases.is_broad(row) else ("float32",)
+    return [dtype for dtype in few if dtype in op.dtypes]
 
 
 def fast_dtype(row, dtype):
     op, options, walk = row
     if walk == "loop":
-        return cases.is_first(row) and dtype in cases.FAST_DTYPES or dtype == "float32"
-    return op.broad and cases.is_first((op, options, "loop")) and dtype == "float32"
+        return dtype == "float32" or (cases.is_first(row) and dtype in cases.FAST_DTYPES)
+    return op.broad and options is op.options[0] and dtype == "float32"
 
 
 @pytest.mark.parametrize(("row", "dtype"), [
     pytest.param(row, dtype, id=f"{cases.row_id(row)}-{dtype}", marks=() if fast_dtype(row, dtype) else pytest.mark.slow)
-    for row, dtype in in_its_dtypes(cases.OP_ROWS)
-    # Walks that compile slowly, with other options: their code is that of the first ones.
-    if row[2] == "loop" or row[1] is row[0].options[0] or dtype in ("float32", "int8")
+    for row in cases.OP_ROWS if row[2] == "loop" or row[1] is row[0].options[0] or row[0].name == "segmented_cumsum"
+    for dtype in dtypes_of(row)
 ])  # fmt: skip
 def test_every_layout(row, dtype, rng):
     with cases.scope(dtype):
@@ -49,18 +53,22 @@ def test_every_layout(row, dtype, rng):
             check(row, operands, lengths, cases.SEGMENTS)
 
 
-@pytest.mark.parametrize(("row", "feature"), cases.params(
-    [row for row in cases.OP_ROWS if cases.is_broad(row) or row[1] is row[0].options[0]],
-    [(3,), (1,), (2, 5), (40,), (100,), (0,), (2, 0)],
-    lambda row, f: row[2] == "loop" and (cases.is_first(row) and f in ((3,), (0,)) or cases.is_broad(row))))  # fmt: skip
+@pytest.mark.parametrize(("row", "feature"), [
+    *cases.params([row for row in cases.FIRST_ROWS if not row[0].broad], [(3,), (0,)]),
+    *cases.params([row for row in cases.THIN_ROWS if row[0].broad], [(3,), (1,), (2, 5), (40,), (100,), (0,), (2, 0)],
+                  cases.is_broad),
+])  # fmt: skip
 def test_features(row, feature, rng):
     for dtype in ("float32", "bfloat16") if "bfloat16" in row[0].dtypes else ("float32",):
         check(row, draw(rng, row[0], dtype, feature), cases.LAYOUTS["mixed"], cases.SEGMENTS)
 
 
-@pytest.mark.parametrize(("row", "n"), cases.params(
-    [row for row in cases.OP_ROWS if row[0].broad or cases.is_first(row)], [0, 1, 2, 7, 8, 9, 15, 31, 32, 33, 63, 100],
-    lambda row, n: row[2] == "loop" and (n in (0, 33) or cases.is_broad(row))))  # fmt: skip
+@pytest.mark.parametrize(("row", "n"), [
+    *cases.params([row for row in cases.FIRST_ROWS if not row[0].broad], [0, 33]),
+    *cases.params([row for row in cases.THIN_ROWS if row[0].broad and row[2] == "loop"],
+                  [0, 1, 2, 7, 8, 9, 15, 31, 32, 33, 63, 100], lambda row, n: cases.is_first(row) or n == 33),
+    *cases.params([row for row in cases.THIN_ROWS if row[2] != "loop"], [0, 1, 33], lambda row, n: False),
+])  # fmt: skip
 def test_every_size(row, n, rng):
     for feature in ((), (2,)) if row[2] == "loop" and row[0].broad else ((),):
         lengths = [n // 3, 0, n - n // 3 - n // 5]
@@ -71,7 +79,7 @@ def test_every_size(row, n, rng):
         check(row, operands, lengths, n=n)
 
 
-@pytest.mark.parametrize("row", cases.params([r for r in cases.OP_ROWS if r[0].kind != "spread"], fast=cases.is_loop))
+@pytest.mark.parametrize("row", cases.params([r for r in cases.THIN_ROWS if r[0].kind != "spread"], fast=cases.is_loop))
 def test_nan_and_inf_stay_in_their_segment(row, rng):
     lengths = [5, 40, 0, 3, 60, 1, 50]
     for value in (np.nan, np.inf, -np.inf):
