@@ -32,6 +32,23 @@ def cumsums(x: np.ndarray, lengths: np.ndarray) -> Answer:
     return Answer(_loop(wide, edges), bound, x.dtype, lengths)
 
 
+def of_each(x: np.ndarray, lengths: np.ndarray, one, size, *, stacked: bool) -> Answer:
+    """What a function of one segment gives of each, joined or `stacked`; ``size(segment, answer)`` bounds the errors.
+
+    Floats come back in the dtype of `x`, and integers as int32.
+    """
+    edges = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+    wide = x.astype(np.float64)
+    parts = [(wide[a:b], one(wide[a:b])) for a, b in itertools.pairwise(edges)]
+    join = np.array if stacked else np.concatenate
+    expected = join([y for _, y in parts])
+    dtype = {"f": x.dtype, "i": np.dtype(np.int32)}.get(expected.dtype.kind, expected.dtype)
+    if size is None:
+        return Answer(expected.astype(dtype), None, dtype, lengths)
+    bound = ERROR * float(jnp.finfo(x.dtype).eps) * join([size(x, y) for x, y in parts]) + float(jnp.finfo(x.dtype).tiny)
+    return Answer(expected, bound, dtype, lengths)
+
+
 def exactly(expected: np.ndarray) -> Answer:
     """These very values."""
     return Answer(expected, None, expected.dtype, np.array([len(expected)]))

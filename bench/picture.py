@@ -49,6 +49,18 @@ def markdown(stored) -> str:
     for name in table[counts[0]]:
         cells = [_cell(table[count].get(name)) for count in counts]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "| float32, 2^20, mean length 100, layout prepared | ns / element | of cumsum | compile |", "|---|---|---|---|"]
+    lines += [f"| {r['implementation']} | {r['ns']:.2f} | {r['over_cumsum']:.2f} | {r['compile_s']:.2f} s |"
+              for what in ("scans", "from rows to rows") for r in of(stored, "family", what) if "compile_s" in r]  # fmt: skip
+    laws = [{r["implementation"]: r for r in of(stored, "family", f"reductions, n = 2^20, mean {mean}")} for mean in ("100", "1e4")]
+    lines += [
+        "",
+        "| reduction, float32, 2^20 | ns / element, mean 100 | of `segment_sum` | mean 1e4 | of `segment_sum` | compile |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, r in laws[0].items():
+        cells = " | ".join(f"{law[name]['ns']:.2f} | {law[name]['over_segment_sum']:.2f}" for law in laws)
+        lines.append(f"| {name} | {cells} | {r['compile_s']:.2f} s |")
     return "\n".join(lines)
 
 

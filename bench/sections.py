@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from bench import answers, peers, timing, workloads
+from bench.family import REDUCTION_PEERS, REDUCTIONS, ROW_PEERS, ROWS, SCANS, SCATTERS, SEGMENT_MAX, SEGMENT_SUM
 from segkernels import segmented_cumsum
 
 _SAMPLE = 50  # arrays of a cold loop: each costs a compile
@@ -78,6 +80,33 @@ def lists(settings):
     yield _cold_row("cold, 1,000 new lengths", "segmented_cumsum, JAX in", segmented_cumsum, new)
 
 
+def family(settings):
+    """Every operation, and what users write instead."""
+    n = 2**20
+    workload = workloads.flat(settings.seed, n)
+    for what, operations, made in (("scans", SCANS, ()), ("from rows to rows", SCANS[:1] + ROWS, ROW_PEERS)):
+        over = {"over_cumsum": "cumsum"} | ({"over_scatters": SCATTERS.name} if made else {})
+        results = settings.in_turns(_of_family(operations, made, workload))
+        yield from _rows("family", f"{what}, {_power(n)}, mean 100, float32", results, "ns", compiled=True, over=over)
+    for law in workloads.LAWS[1:3]:
+        results = settings.in_turns(_of_family(REDUCTIONS, REDUCTION_PEERS, workloads.flat(settings.seed, n, law)))
+        yield from _rows("family", f"reductions, {_power(n)}, {law.name}, float32", results, "ns", compiled=True,
+                         over={"over_segment_sum": SEGMENT_SUM.name, "over_segment_max": SEGMENT_MAX.name})  # fmt: skip
+
+
+def _of_family(operations, made, workload):
+    """Candidates of a table: operations of the family under jit, and peers."""
+    owed = {operation.name: operation for operation in operations}
+
+    def candidate(name, call, operation):
+        return timing.Candidate(name, call, lambda got: answers.fault(got, operation.answer(workload)), len(workload.host))
+
+    for operation in operations:
+        yield candidate(operation.name, partial(jax.jit(operation.call), workload.device, workload.prepared), operation)
+    for peer in made:
+        yield candidate(peer.name, peer.prepare(workload), owed[peer.owes])
+
+
 def dtypes(settings):
     """One buffer for each dtype; 64-bit ones inside a scope of x64."""
     n = 2**20
@@ -118,7 +147,7 @@ def laws(settings):
             yield f"all ones / best: {ones.over(best):.2f}"
 
 
-SECTIONS = {section.__name__: section for section in (flat, lists, dtypes, features, laws)}
+SECTIONS = {section.__name__: section for section in (flat, lists, family, dtypes, features, laws)}
 
 
 # Pieces --------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from segkernels import Segments as S
 
 X, LAYOUT = np.ones(5, np.float32), S.from_lengths([2, 3])
 cumsum, total, repeat = sk.segmented_cumsum, sk.segmented_sum, sk.segmented_repeat
+recur, fill, scan = sk.segmented_linear_recurrence, sk.segmented_fill_forward, sk.segmented_associative_scan
 RAGGED = sk.Ragged.from_arrays([X, X])
 
 # what is tried, what it raises, and words that the sentence must have
@@ -64,6 +65,31 @@ BAD = {
     "repeat size": (lambda: repeat(X[:2], LAYOUT, size=4), ValueError, "`size` must hold all 5 rows, got 4"),
     "repeat traced": (lambda: jax.jit(lambda s: repeat(X[:2], s))(LAYOUT), ValueError, "`size` is required here"),
     "repeat list": (lambda: repeat([1, 2], [2, 3]), TypeError, "`segments` must be a `Segments`"),
+    # recurrences, fills, functions of the user's
+    "gates of no shape": (lambda: recur(X[:, None], np.ones((5, 2), np.float32), LAYOUT), ValueError, r"segmented_linear_recurrence: `a` must be a scalar, one a row or one a value, got shape \(5, 1\)"),
+    "too few gates": (lambda: recur(X[:4], X, LAYOUT), ValueError, "`a` must have a row for each of `b`, got shape .4,. for 5 rows"),
+    "gates of other lengths": (lambda: recur([X[:2], X[:3]], [X[:3], X[:2]]), ValueError, "the arrays of `a` must be as many and as long as those of `b`"),
+    "fewer gates than arrays": (lambda: recur([X], [X, X]), ValueError, "the arrays of `a` must be as many and as long"),
+    "traced gates of other lengths": (lambda: jax.jit(lambda a: recur([a], [X[:4]]))(X), ValueError, "the arrays of `a` must be as many"),
+    "gates in another form": (lambda: recur(X, [X]), TypeError, "`a` must come in the form of `b`, a list of arrays, got ndarray"),
+    "gates in another form, ragged": (lambda: recur([X], RAGGED), TypeError, "`a` must come in the form of `b`, a Ragged, got list"),
+    "gates of another layout": (lambda: recur(sk.Ragged.from_arrays([X]), RAGGED), ValueError, "segmented_linear_recurrence: the layouts differ"),
+    "gates of text": (lambda: recur("a", X, LAYOUT), TypeError, "`a` must be an array of numbers, got a str"),
+    "no inputs": (lambda: recur(0.5, X), TypeError, "`b` must be a list of arrays, a `Ragged`, or an array together"),
+    "initial states": (lambda: recur(0.5, X, LAYOUT, initial=X[:3]), ValueError, r"`initial` must have one entry a segment, got shape \(3,\) for 2 segments"),
+    "initial scalar": (lambda: recur(0.5, X, LAYOUT, initial=1.0), ValueError, r"`initial` must have one entry a segment, got shape \(\)"),
+    "initial features": (lambda: recur(0.5, X, LAYOUT, initial=np.ones((2, 3), np.float32)), ValueError, r"`initial` must be one state a segment, \(2,\), got shape \(2, 3\)"),
+    "valid numbers": (lambda: fill(X, X, LAYOUT), TypeError, "segmented_fill_forward: `valid` must be booleans, got dtype float32"),
+    "valid of no shape": (lambda: fill(X, np.ones((5, 2), bool), LAYOUT), ValueError, "`valid` must be one a row or one a value, got shape"),
+    "exclusive without identity": (lambda: scan(jnp.add, X, LAYOUT, exclusive=True), ValueError, "segmented_associative_scan: `identity` is needed for an exclusive scan"),
+    "identity of another tree": (lambda: scan(jnp.add, X, LAYOUT, identity=(0, 1)), ValueError, "`identity` must be a pytree like `elems`"),
+    "identity of no shape": (lambda: scan(jnp.add, X, LAYOUT, identity=np.ones(3)), ValueError, r"`identity` must be a scalar or of shape \(\), got shape \(3,\)"),
+    "a function that grows": (lambda: scan(lambda a, b: jnp.concatenate([a, b]), X, LAYOUT), TypeError, "`fn` must give what it gets, float32.1.; it gives float32.2."),
+    "a function of another dtype": (lambda: scan(lambda a, b: (a + b).astype(jnp.int32), X, LAYOUT), TypeError, "`fn` must give what it gets"),
+    "no elements": (lambda: scan(jnp.add, (), LAYOUT), ValueError, "`elems` must hold an array, got none"),
+    "a machine for a function": (lambda: scan(jnp.add, X, LAYOUT, implementation="native"), ValueError, "'native' cannot serve a function of yours"),
+    "ddof": (lambda: sk.segmented_var([X], ddof="1"), TypeError, "segmented_var: `ddof` must be a number, got '1'"),
+    "epsilon": (lambda: sk.segmented_standardize([X], epsilon=-1), TypeError, "`epsilon` must be a number that is not negative, got -1"),
     # layouts
     "offsets start": (lambda: S.from_offsets([1, 3, 4]), ValueError, "`offsets` must start at 0, got 1"),
     "offsets decrease": (lambda: S.from_offsets([0, 3, 2, 4]), ValueError, "`offsets` must never decrease, got 3 before 2"),
