@@ -25,6 +25,7 @@ class Monoid:
       identity: the dtypes of the parts to a tuple of scalars: changes nothing it is combined with; what an empty segment
         gives.
       carried: how many leading parts of the state only carry it along, and are no part of the result.
+      order: 1 if it takes the larger of two, -1 if the smaller, else 0: walks may compare by other means.
       segment: the ``jax.ops.segment_*`` function that reduces with it, or None where JAX has none.
     """
 
@@ -32,6 +33,7 @@ class Monoid:
     combine: Callable[[tuple, tuple], tuple]
     identity: Callable[..., tuple]
     carried: int = 0
+    order: int = 0
     segment: Callable | None = None
 
     @property
@@ -54,6 +56,11 @@ def accumulator(dtype) -> np.dtype:
     return np.dtype(np.float32) if jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4 else dtype
 
 
+def wide(x):
+    """Values in the dtype they are combined in: what is made in several steps is rounded once."""
+    return x.astype(accumulator(x.dtype))
+
+
 def lowest(dtype):
     """The least number of a dtype: what a maximum of nothing is."""
     return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else False if dtype.kind == "b" else jnp.iinfo(dtype).min
@@ -67,8 +74,8 @@ def highest(dtype):
 ADD = Monoid("add", lambda a, b: (a[0] + b[0],), lambda dtype: (0,), segment=jax.ops.segment_sum)
 MUL = Monoid("mul", lambda a, b: (a[0] * b[0],), lambda dtype: (1,), segment=jax.ops.segment_prod)
 # Both propagate NaN; of booleans they are "any" and "all".
-MAX = Monoid("max", lambda a, b: (lax.max(a[0], b[0]),), lambda dtype: (lowest(dtype),), segment=jax.ops.segment_max)
-MIN = Monoid("min", lambda a, b: (lax.min(a[0], b[0]),), lambda dtype: (highest(dtype),), segment=jax.ops.segment_min)
+MAX = Monoid("max", lambda a, b: (lax.max(a[0], b[0]),), lambda dtype: (lowest(dtype),), order=1, segment=jax.ops.segment_max)
+MIN = Monoid("min", lambda a, b: (lax.min(a[0], b[0]),), lambda dtype: (highest(dtype),), order=-1, segment=jax.ops.segment_min)
 
 
 def _logaddexp(a, b):

@@ -39,6 +39,8 @@ class Operation:
       by_heads: whether head bits and the number of live rows are all it needs to know of a layout, as scans do: then the
         number of segments is no part of what JAX compiles for.
       per_segment: the names of extra operands with an entry a segment.
+      ordered: whether it orders its values, which complex numbers refuse.
+      free: whether each operand may have features of its own; else it has those of the first one, or none.
     """
 
     call: str
@@ -46,10 +48,14 @@ class Operation:
     to_rows: bool
     by_heads: bool = False
     per_segment: tuple[str, ...] = ()
+    ordered: bool = False
+    free: bool = False
 
     def run(self, rows, segments, extra, options):
         """The body on JAX arrays."""
         lead, *others = rows
+        if self.ordered:
+            _check.ordered(self.call, lead, rows[lead].dtype)
         return jitted(self.body)(rows[lead], segments, **{name: rows[name] for name in others}, **extra, **options)
 
     def on_host(self, rows, segments, extra, device, options):
@@ -57,6 +63,16 @@ class Operation:
         with _compat.now():
             rows = {name: _host.put(values, device) for name, values in rows.items()}
             return jax.tree.map(np.asarray, self.run(rows, segments, extra, options))
+
+    def check_features(self, features) -> None:
+        """Refuse operands whose trailing shapes, by name, do not fit that of the first one."""
+        lead, *others = features
+        for name in others:
+            if not self.free and features[name] not in ((), features[lead]):
+                raise ValueError(
+                    f"{self.call}: `{name}` must have one entry a row, or one a value of `{lead}`, got rows of shape "
+                    f"{features[name]} for rows of shape {features[lead]}"
+                )
 
     def plan(self, segments: Segments, n) -> Segments:
         """What the body needs of a layout that may be known on the host."""
@@ -101,6 +117,7 @@ def apply(operation: Operation, rows, segments, *, extra=None, **options):
         for _, operand in others:
             lead._same_layout(call, operand)
         values = {name: operand.values for name, operand in rows.items()}
+        operation.check_features({name: x.shape[1:] for name, x in values.items()})
         extra = _extra(operation, extra, lead.segments.num_segments)
         out = operation.run(values, operation.plan(lead.segments, lead.values.shape[0]), _on_jax(call, extra), options)
         return jax.tree.map(lead.with_values, out) if operation.to_rows else out
@@ -192,6 +209,7 @@ def _list(operation, rows, extra, options):
     if device is not None:
         packed = {name: p if p.device else _host.arrays(call, rows[name], device) for name, p in packed.items()}
     _same_lengths(call, packed)
+    operation.check_features({name: p.feature for name, p in packed.items()})
     offsets, s = packed[lead].offsets, len(packed[lead].items)
     capacity = max(p.capacity for p in packed.values())
     segments = operation.host_plan(Segments._make(offsets), capacity)
@@ -221,8 +239,10 @@ def _traced_list(operation, rows, extra, options):
         joined[name] = jnp.concatenate([_host.to_jax(call, x).astype(p.dtype) for x in p.items])
     offsets = next(iter(listed.values())).offsets
     out = _flat(operation, joined, Segments._make(offsets), extra, options)
+    if not operation.to_rows:
+        return out
     edges = offsets.tolist()
-    return [jax.lax.slice_in_dim(out, a, b) for a, b in zip(edges, edges[1:])] if operation.to_rows else out
+    return jax.tree.map(lambda y: [jax.lax.slice_in_dim(y, a, b) for a, b in zip(edges, edges[1:])], out)
 
 
 def _flat(operation, rows, segments, extra, options):
@@ -232,6 +252,7 @@ def _flat(operation, rows, segments, extra, options):
     for name, x in rows.items():
         if x.shape[0] != n:
             raise ValueError(f"{call}: `{name}` must have a row for each of `{lead}`, got shape {x.shape} for {n} rows")
+    operation.check_features({name: x.shape[1:] for name, x in rows.items()})
     _check.rows(call, rows[lead], segments)
     extra = _extra(operation, extra, s)
     if _check.is_traced(segments.offsets) or any(isinstance(x, jax.Array) for x in (*rows.values(), *extra.values())):

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from segkernels import _verbs
-from segkernels._algebra import ADD, MAX, accumulator
+from segkernels._algebra import ADD, MAX
+from segkernels._segments import live_flags
 
 
 def scan(monoid, parts, segments, *, exclusive, reverse, choice):
@@ -39,7 +40,7 @@ def take(values, rows, there):
 
 def over_features(x, values):
     """One number a row or a segment, to meet values with features."""
-    return x.reshape(-1, *(1 for _ in values.shape[1:]))
+    return x.reshape(x.shape + (1,) * (values.ndim - x.ndim))
 
 
 def lengths(segments, like):
@@ -47,16 +48,10 @@ def lengths(segments, like):
     return over_features(jnp.asarray(segments.lengths), like)
 
 
-def wide(values):
-    """Values in the dtype they are combined in: what is made in several steps is rounded once."""
-    return values.astype(accumulator(values.dtype))
-
-
 def live(values, segments, fill=0):
     """The values, and `fill` in dead rows, which may hold what no gradient may meet."""
-    total = jnp.asarray(segments.offsets[-1])
-    alive = over_features(jnp.arange(values.shape[0], dtype=total.dtype) < total, values)
-    return jnp.where(alive, values, jnp.asarray(fill, values.dtype))
+    alive = live_flags(jnp.asarray(segments.offsets[-1]), values.shape[0])
+    return jnp.where(over_features(alive, values), values, jnp.asarray(fill, values.dtype))
 
 
 def mean(values, segments, *, choice):
@@ -76,8 +71,6 @@ def squares(values):
     return jnp.square(values.real) + jnp.square(values.imag) if jnp.iscomplexobj(values) else jnp.square(values)
 
 
-def shifted(values, segments, *, choice):
-    """``(values - top, top)``: rows without the largest of their segment, for `exp`, and that one; of no gradient itself."""
-    top = reduce(MAX, (lax.stop_gradient(values),), segments, choice=choice)
-    top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))  # infinities stay, and exp takes them as they are
-    return values - spread(top, segments, values.shape[0], choice=choice), top
+def top(values, segments, *, choice):
+    """The largest of each segment, to be taken out before `exp`; of no gradient itself."""
+    return reduce(MAX, (lax.stop_gradient(values),), segments, choice=choice)

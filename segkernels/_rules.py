@@ -2,8 +2,9 @@
 
 Derivatives close over three linear walks: the transpose of a sum is the sum from the other end, that of an affine scan
 the affine scan from the other end with its gates moved by a row, and `reduce` with ADD and `spread` are each other's.
-The derivative of any other scan *is* an affine scan: a row of `_LINEARIZED` says with which gates and inputs. So no rule
-divides, reverse mode follows from forward mode, and so does any order.
+The derivative of any other scan *is* an affine scan: a row of `_LINEARIZED` says with which gates and inputs; a row of
+`_REDUCED` says the same of a reduction. No rule divides by a value. Reverse mode follows from forward mode, and so does any
+order.
 
 Batching folds the batch away. With one layout for all, the batch joins the features: ``[n, b * f]``. With a layout
 each, it joins the rows, ``[b * n, f]``, and the dead rows of each member become one more segment, so that nothing they
@@ -19,8 +20,8 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from segkernels import _check, _verbs
-from segkernels._algebra import ADD, AFFINE, ARGMAX, ARGMIN, LOGADDEXP, MAX, MIN, MUL, accumulator
-from segkernels._segments import head_bits, reset_bits, row_flags
+from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, wide
+from segkernels._segments import head_bits, live_flags, start_flags
 from segkernels._verbs import reduce_p, scan_p, spread_p
 
 # Scans ---------------------------------------------------------------------------------------------------------------
@@ -43,13 +44,11 @@ class _Walk:
 
     @functools.cached_property
     def live(self):
-        """Whether a row is live, ``[n, 1]``."""
-        return (jnp.arange(self.n, dtype=self.n_live.dtype) < self.n_live)[:, None]
+        return live_flags(self.n_live, self.n)[:, None]
 
     @functools.cached_property
     def starts(self):
-        """Whether a row starts a fold, ``[n, 1]``; true of dead rows too, which must meet no live one."""
-        return row_flags(reset_bits(self.heads, self.n_live, self.reverse), self.n)[:, None] | ~self.live
+        return start_flags(self.heads, self.n_live, self.n, self.reverse)[:, None]
 
     def before(self, y, start):
         """What an inclusive scan `y` was one row before, and `start` where no row is before."""
@@ -66,12 +65,12 @@ def _linearized_mul(walk, x, y):
     return x, lambda dx: before * dx
 
 
-def _linearized_best(lasts):
+def _linearized_best(holds):
     """Of a maximum or minimum, whose tangent is that of the first row that attains it: gates close where it is replaced."""
 
     def rule(walk, x, y):
         before = walk.before(y, 0)
-        keeps = ~walk.starts & (lasts(before, x) | (before != before))
+        keeps = ~walk.starts & (holds(before, x) | (before != before))
         return keeps, lambda dx: jnp.where(keeps, jnp.zeros_like(dx), dx)
 
     return rule
@@ -114,14 +113,14 @@ def _scan_jvp(primals, tangents, *, monoid, reverse, exclusive, choice):
         out = bind(*primals, choice=choice)
         return out, bind(*values[:-1], tangents[-1], heads, n_live, choice=choice.derived())
 
-    values = [_wide(x) for x in values]
+    values = [wide(x) for x in values]
     walk = _Walk(values[-1].shape[0], heads, n_live, reverse, choice.derived())
     y = dataclasses.replace(walk, choice=choice).scan(monoid, *values)
-    dx = _wide(ad.instantiate_zeros(tangents[-1]))
+    dx = wide(ad.instantiate_zeros(tangents[-1]))
     if monoid is AFFINE:
         gate, state = values[0], walk.before(y, 0)
         # By select: the gate of a first row meets no state, whatever the two are.
-        inputs = dx + jnp.where(walk.starts, jnp.zeros_like(state), _wide(tangents[0]) * state)
+        inputs = dx + jnp.where(walk.starts, jnp.zeros_like(state), wide(tangents[0]) * state)
     else:
         gate, of = _LINEARIZED[monoid](walk, *values, y)
         inputs = of(dx)
@@ -131,10 +130,6 @@ def _scan_jvp(primals, tangents, *, monoid, reverse, exclusive, choice):
         y = jnp.where(walk.live, y, jnp.zeros_like(y))
     dtype = primals[len(values) - 1].dtype
     return [y.astype(dtype)], [dy.astype(dtype)]
-
-
-def _wide(x):
-    return x.astype(accumulator(x.dtype))
 
 
 def _scan_transpose(cotangents, *operands, monoid, reverse, exclusive, choice):
@@ -153,26 +148,38 @@ def _scan_transpose(cotangents, *operands, monoid, reverse, exclusive, choice):
 # Reductions and spreads ----------------------------------------------------------------------------------------------
 
 
+def _product_tangent(x, dx, y, offsets, total, choice):
+    """Each row counts the product of all others, without dividing."""
+    del y
+    walk = _Walk(x.shape[0], head_bits(offsets, x.shape[0]), jnp.asarray(offsets[-1]), False, choice)
+    back = dataclasses.replace(walk, reverse=True)
+    return total(walk.scan(MUL, x, exclusive=True) * back.scan(MUL, x, exclusive=True) * dx)
+
+
+def _best_tangent(x, dx, y, offsets, total, choice):
+    """The rows that attain a maximum or minimum share its tangent."""
+    best = _verbs.spread(y, offsets, n=x.shape[0], choice=choice)
+    attains = (x == best) | ((x != x) & (best != best))
+    ties = jnp.maximum(total(attains.astype(jnp.int32)), 1)
+    return total(jnp.where(attains, dx, jnp.zeros_like(dx))) / ties.astype(dx.dtype)
+
+
+# From the values, their tangent and the result, the tangent of the result; `total` sums each segment.
+_REDUCED = {MUL: _product_tangent, MAX: _best_tangent, MIN: _best_tangent}
+
+
 def _reduce_jvp(primals, tangents, *, monoid, choice):
     *values, offsets = primals
     out = reduce_p.bind(*primals, monoid=monoid, choice=choice)
-    if all(map(_still, tangents)) or monoid in (ARGMAX, ARGMIN):
+    if all(map(_still, tangents)) or not jnp.issubdtype(out[0].dtype, jnp.inexact):
         return out, [_zero(y) for y in out]
-    total = functools.partial(_verbs.reduce, offsets=offsets, monoid=ADD, choice=choice.derived())
+
+    def total(x):
+        return _verbs.reduce((x,), offsets, monoid=ADD, choice=choice.derived())[0]
+
     if monoid is ADD:
-        return out, total((tangents[0],))
-    x, dx = _wide(values[0]), _wide(tangents[0])
-    n = x.shape[0]
-    if monoid is MUL:  # the product of all other rows, without dividing
-        walk = _Walk(n, head_bits(offsets, n), jnp.asarray(offsets[-1]), False, choice.derived())
-        others = walk.scan(MUL, x, exclusive=True) * dataclasses.replace(walk, reverse=True).scan(MUL, x, exclusive=True)
-        (dy,) = total((others * dx,))
-    else:  # MAX and MIN: the rows that attain it share the tangent
-        best = _verbs.spread(_wide(out[0]), offsets, n=n, choice=choice.derived())
-        attains = (x == best) | ((x != x) & (best != best))
-        (dy,) = total((jnp.where(attains, dx, jnp.zeros_like(dx)),))
-        (count,) = total((attains.astype(jnp.int32),))
-        dy = dy / jnp.maximum(count, 1).astype(dy.dtype)
+        return out, [total(tangents[0])]
+    dy = _REDUCED[monoid](wide(values[0]), wide(tangents[0]), wide(out[0]), offsets, total, choice.derived())
     return out, [dy.astype(values[0].dtype)]
 
 
@@ -250,9 +257,11 @@ def _scan_batch(operands, dims, **params):
     bit = jnp.uint32(1) << (n_live & 31).astype(jnp.uint32)
     dead = jnp.where(word == (n_live >> 5)[:, None], bit[:, None], jnp.uint32(0))
     total = _total_rows("scan", b, 32 * words, n_live.dtype)
+    # What dead rows hold must not come back from a derivative, in which they are live.
+    live = (jnp.arange(n, dtype=n_live.dtype)[None] < n_live[:, None])[..., None]
+    values = [jnp.where(live, x, jnp.zeros((), x.dtype)) for x in values]
     values = [_pad_rows(x, 32 * words).reshape(total, x.shape[2]) for x in values]
     out = scan_p.bind(*values, (heads | dead).reshape(-1), jnp.asarray(total, n_live.dtype), **params)
-    live = (jnp.arange(n, dtype=n_live.dtype)[None] < n_live[:, None])[..., None]
     out = [y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out]
     return [jnp.where(live, y, jnp.zeros((), y.dtype)) for y in out], [0] * len(out)
 
@@ -280,7 +289,8 @@ def _reduce_batch(operands, dims, **params):
     b = _batch_size(operands, dims)
     *values, offsets = [_at_front(x, d, b) for x, d in zip(operands, dims)]
     n, s = values[0].shape[1], offsets.shape[1] - 1
-    values = [x.reshape(b * n, x.shape[2]) for x in values]
+    live = (jnp.arange(n, dtype=offsets.dtype)[None] < offsets[:, -1:])[..., None]  # as in a scan
+    values = [jnp.where(live, x, jnp.zeros((), x.dtype)).reshape(b * n, x.shape[2]) for x in values]
     out = reduce_p.bind(*values, _joined_offsets(offsets, n), **params)
     return [y.reshape(b, s + 1, y.shape[1])[:, :s] for y in out], [0] * len(out)
 

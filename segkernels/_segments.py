@@ -254,6 +254,16 @@ def row_flags(bits, n):
     return (bits[row // 32] >> (row % 32)) & 1 == 1
 
 
+def live_flags(n_live, n):
+    """Whether a row is live, ``[n]``."""
+    return jnp.arange(n, dtype=n_live.dtype) < n_live
+
+
+def start_flags(heads, n_live, n, reverse):
+    """Whether a row starts a fold, ``[n]``; true of dead rows too, which must meet no live one."""
+    return row_flags(reset_bits(heads, n_live, reverse), n) | ~live_flags(n_live, n)
+
+
 def fit(call, offsets: np.ndarray) -> np.ndarray:
     """Offsets as a locked int32 array, or int64 where they need it and JAX has it."""
     dtype = np.int32

@@ -73,6 +73,15 @@ def requested(call: str, implementation) -> Choice:
     return Choice(call, config)
 
 
+def plain(choice: Choice, what: str) -> None:
+    """Refuse an explicit choice of a machine for what is plain JAX on every one."""
+    if choice.config.implementation not in (None, "xla"):
+        raise ValueError(
+            f"{choice.call}: `implementation` {choice.config.implementation!r} cannot serve it: {what}, in plain JAX everywhere; "
+            "choose 'xla' or leave it to None"
+        )
+
+
 def unsupported(machine: Machine, call: Call, platform: str) -> str | None:
     """Why a machine cannot serve a call, or None if it can."""
     if platform not in machine.platforms:

@@ -9,7 +9,7 @@ from jax import lax
 from segkernels import _pieces, _select
 from segkernels._forms import Operation, apply
 from segkernels._ragged import Ragged
-from segkernels._segments import reset_bits, row_flags
+from segkernels._segments import start_flags
 
 
 def segmented_associative_scan(
@@ -18,7 +18,7 @@ def segmented_associative_scan(
     """Scan each segment with an associative function, as `jax.lax.associative_scan` does one array.
 
     Plain JAX, differentiated by JAX: a fold by `jax.lax.scan` on CPU, `jax.lax.associative_scan` elsewhere. Each function
-    object compiles anew: pass the same one again, not a new lambda.
+    object compiles anew: pass the same one again, not a new lambda. What it computes in float16 is rounded at each step.
 
     Args:
       fn: ``(earlier, later) -> combined``, associative, on pytrees like `elems` of some rows each: every array has a first
@@ -27,7 +27,6 @@ def segmented_associative_scan(
         pytree of them of one layout; or a list of arrays ``[n_k, *feature]``.
       segments: the `Segments` of arrays.
       identity: what changes nothing, as a pytree like `elems` of scalars or arrays ``[*feature]``: needed for `exclusive`.
-        If it is there `fn` is not called on two pieces that are not neighbours, where its gradient may not be finite.
       exclusive: leave each row out of its own result; the first row of a segment gets the identity.
       reverse: go from the end of each segment.
       implementation: None, ``"xla"``, or a `Config` with walk ``"loop"`` or ``"associative"``.
@@ -48,29 +47,28 @@ def segmented_associative_scan(
     """
     call = "segmented_associative_scan"
     choice = _select.requested(call, implementation)
-    if choice.config.implementation not in (None, "xla") or choice.config.walk not in (None, "loop", "associative"):
-        raise ValueError(
-            f"{call}: `implementation` {implementation!r} cannot serve a function of yours: it runs in plain JAX, as \"xla\" "
-            "with the walks loop and associative"
-        )
+    _select.plain(choice, "it folds with a function of yours")
+    if choice.config.walk not in (None, "loop", "associative"):
+        raise ValueError(f"{call}: the walks of `implementation` are loop and associative here, got {choice.config.walk!r}")
     if exclusive and identity is None:
         raise ValueError(f"{call}: `identity` is needed for an exclusive scan, whose first rows it is")
-    if segments is None and not any(isinstance(leaf, Ragged) for leaf in jax.tree.leaves(elems, is_leaf=_is_ragged)):
-        rows, tree = {"elems": elems}, jax.tree.structure(0)
+    if segments is None and isinstance(elems, (list, tuple)) and not elems:
+        return []
+    if segments is None and not any(map(_is_ragged, jax.tree.leaves(elems, is_leaf=_is_ragged))):
+        paths, tree = [((), elems)], jax.tree.structure(0)
     else:
         paths, tree = jax.tree_util.tree_flatten_with_path(elems, is_leaf=_is_ragged)
-        rows = {f"elems{jax.tree_util.keystr(path)}": leaf for path, leaf in paths}
-    if not rows:
+    names = tuple(f"elems{jax.tree_util.keystr(path)}" for path, _ in paths)
+    if not names:
         raise ValueError(f"{call}: `elems` must hold an array, got none")
-    extra = {}
-    if identity is not None:
-        parts, identity_tree = jax.tree.flatten(identity)
-        if identity_tree != tree:
-            raise ValueError(f"{call}: `identity` must be a pytree like `elems`, {tree}, got {identity_tree}")
-        extra = {f"identity{name.removeprefix('elems')}": part for name, part in zip(rows, parts)}
-    operation = Operation(call, _scan, to_rows=True, by_heads=True)
-    out = apply(operation, rows, segments, extra=extra, call=call, fn=fn, names=tuple(rows), exclusive=bool(exclusive),
-                reverse=bool(reverse), walk=choice.config.walk, tree=tree)  # fmt: skip
+    parts, identity_tree = jax.tree.flatten(identity)
+    if identity is not None and identity_tree != tree:
+        raise ValueError(f"{call}: `identity` must be a pytree like `elems`, {tree}, got {identity_tree}")
+    identities = tuple(f"identity{name.removeprefix('elems')}" for name in names[: len(parts)])
+    operation = Operation(call, _scan, to_rows=True, by_heads=True, free=True)
+    out = apply(operation, {name: leaf for name, (_, leaf) in zip(names, paths)}, segments, extra=dict(zip(identities, parts)),
+                fn=fn, tree=tree, names=names, identities=identities, exclusive=bool(exclusive), reverse=bool(reverse),
+                choice=choice)  # fmt: skip
     return jax.tree.unflatten(tree, out)
 
 
@@ -78,24 +76,22 @@ def _is_ragged(x):
     return isinstance(x, Ragged)
 
 
-def _scan(lead, segments, *, call, fn, names, exclusive, reverse, walk, tree, **operands):
+def _scan(lead, segments, *, fn, tree, names, identities, exclusive, reverse, choice, **operands):
     parts = (lead, *(operands[name] for name in names[1:]))
     n = lead.shape[0]
-    identity = [operands.get(f"identity{name.removeprefix('elems')}") for name in names]
-    identity = None if identity[0] is None else [_identity_row(call, e, x) for e, x in zip(identity, parts)]
-    flat = _on_leaves(call, fn, tree, parts)
+    identity = [_identity_row(choice.call, operands[name], x) for name, x in zip(identities, parts)]
+    flat = _on_leaves(choice.call, fn, tree, parts)
     if n == 0:
         return parts
-    parts = tuple(_pieces.live(x, segments) for x in parts)
     n_live = jnp.asarray(segments.offsets[-1])
-    # Dead rows start anew each, so that nothing they hold meets a live one.
-    resets = row_flags(reset_bits(segments.head_bits(n), n_live, reverse), n) | (jnp.arange(n, dtype=n_live.dtype) >= n_live)
+    resets = start_flags(segments.head_bits(n), n_live, n, reverse)
+    parts = tuple(_pieces.live(x, segments) for x in parts)
 
     def join(earlier, reset, later):
-        """`fn` where no segment starts. Both what it gets and what it gives are selected: 0 times an infinite gradient is NaN."""
-        stand_ins = later if identity is None else identity
-        earlier = [_pick(reset, e, x) for e, x in zip(stand_ins, earlier)]
-        return [_pick(reset, x, y) for x, y in zip(later, flat(earlier, later))]
+        """`fn` where no segment starts. There it gets stand-ins without a gradient, which could be infinite, and is dropped."""
+        still = [lax.stop_gradient(x) for x in later]
+        joined = flat([_pick(reset, s, x) for s, x in zip(still, earlier)], [_pick(reset, s, x) for s, x in zip(still, later)])
+        return [_pick(reset, x, y) for x, y in zip(later, joined)]
 
     def loop(parts, resets):
         def step(state, row):
@@ -112,7 +108,9 @@ def _scan(lead, segments, *, call, fn, names, exclusive, reverse, walk, tree, **
 
         return lax.associative_scan(combine, (resets, list(parts)), reverse=reverse)[1]
 
-    walks = dict(loop=loop, associative=associative)
+    walks, walk = dict(loop=loop, associative=associative), choice.config.walk
+    if not isinstance(n, int):
+        walk = walk or "loop"  # the other one needs the number of rows
     out = walks[walk](parts, resets) if walk else lax.platform_dependent(parts, resets, cpu=loop, default=associative)
     if exclusive:
         out = [jnp.concatenate([y[1:], y[-1:]] if reverse else [y[:1], y[:-1]]) for y in out]

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from segkernels import _check, _forms, _host, _pieces, _select
-from segkernels._algebra import ADD
+from segkernels._algebra import ADD, wide
 
 
 def segmented_softmax(x, segments=None, *, implementation=None):
@@ -30,7 +30,7 @@ def segmented_softmax(x, segments=None, *, implementation=None):
     >>> segmented_softmax([np.array([0.0, 0.0]), np.array([1000.0])])
     [array([0.5, 0.5]), array([1.])]
     """
-    return _rows("segmented_softmax", _softmax, x, segments, implementation)
+    return _rows("segmented_softmax", _softmax, x, segments, implementation, ordered=True)
 
 
 def segmented_log_softmax(x, segments=None, *, implementation=None):
@@ -44,7 +44,7 @@ def segmented_log_softmax(x, segments=None, *, implementation=None):
     >>> segmented_log_softmax([np.log([1.0, 3.0]), np.array([1000.0])])[0].round(4)
     array([-1.3863, -0.2877])
     """
-    return _rows("segmented_log_softmax", _log_softmax, x, segments, implementation)
+    return _rows("segmented_log_softmax", _log_softmax, x, segments, implementation, ordered=True)
 
 
 def segmented_standardize(x, segments=None, *, epsilon=1e-5, implementation=None):
@@ -76,7 +76,7 @@ def segmented_sort(x, segments=None, *, implementation=None):
     >>> segmented_sort([np.array([3.0, np.nan, 1.0]), np.array([2.0, -1.0])])
     [array([ 1.,  3., nan]), array([-1.,  2.])]
     """
-    return _rows("segmented_sort", _sort, x, segments, implementation, indices=False)
+    return _rows("segmented_sort", _sort, x, segments, implementation, ordered=True, indices=False)
 
 
 def segmented_argsort(x, segments=None, *, implementation=None):
@@ -90,7 +90,7 @@ def segmented_argsort(x, segments=None, *, implementation=None):
     >>> segmented_argsort([np.array([3.0, np.nan, 1.0]), np.array([2.0, 2.0])])
     [array([2, 0, 1], dtype=int32), array([0, 1], dtype=int32)]
     """
-    return _rows("segmented_argsort", _sort, x, segments, implementation, indices=True)
+    return _rows("segmented_argsort", _sort, x, segments, implementation, ordered=True, indices=True)
 
 
 def segmented_repeat(x, segments, *, size=None, implementation=None):
@@ -137,25 +137,29 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
 # The bodies ----------------------------------------------------------------------------------------------------------
 
 
-def _rows(call, body, x, segments, implementation, **options):
+def _rows(call, body, x, segments, implementation, *, ordered=False, **options):
     choice = _select.requested(call, implementation)
-    return _forms.apply(_forms.Operation(call, body, to_rows=True), {"x": x}, segments, call=call, choice=choice, **options)
+    operation = _forms.Operation(call, body, to_rows=True, ordered=ordered)
+    return _forms.apply(operation, {"x": x}, segments, choice=choice, **options)
 
 
 def _repeat(values, segments, *, n, choice):
     return _pieces.spread(values, segments, n, choice=choice)
 
 
-def _softmax(values, segments, *, call, choice):
-    _check.ordered(call, "x", values.dtype)
+def _softmax(values, segments, *, choice):
     values = _forms.as_by(jnp.exp, values)
-    return _softmax_of(_pieces.wide(values), segments, choice).astype(values.dtype)
+    return _softmax_of(wide(values), segments, choice).astype(values.dtype)
 
 
-def _log_softmax(values, segments, *, call, choice):
-    _check.ordered(call, "x", values.dtype)
+def _log_softmax(values, segments, *, choice):
     values = _forms.as_by(jnp.exp, values)
-    return _log_softmax_of(_pieces.wide(values), segments, choice).astype(values.dtype)
+    return _log_softmax_of(wide(values), segments, choice).astype(values.dtype)
+
+
+def _below_top(values, segments, choice):
+    top = _pieces.top(values, segments, choice=choice)
+    return values - _pieces.spread(top, segments, values.shape[0], choice=choice)
 
 
 # Their derivatives are those of the results, which takes fewer passes than those of the steps.
@@ -163,8 +167,7 @@ def _log_softmax(values, segments, *, call, choice):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _softmax_of(values, segments, choice):
-    below, _ = _pieces.shifted(values, segments, choice=choice)
-    powers = jnp.exp(below)
+    powers = jnp.exp(_below_top(values, segments, choice))
     total = _pieces.reduce(ADD, (powers,), segments, choice=choice)
     return _pieces.live(powers / _pieces.spread(total, segments, values.shape[0], choice=choice), segments)
 
@@ -180,7 +183,7 @@ def _softmax_jvp(choice, primals, tangents):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _log_softmax_of(values, segments, choice):
-    below, _ = _pieces.shifted(values, segments, choice=choice)
+    below = _below_top(values, segments, choice)
     total = jnp.log(_pieces.reduce(ADD, (jnp.exp(below),), segments, choice=choice))
     return _pieces.live(below - _pieces.spread(total, segments, values.shape[0], choice=choice), segments)
 
@@ -194,17 +197,16 @@ def _log_softmax_jvp(choice, primals, tangents):
     return out, _pieces.live(tangent - _pieces.spread(mean, segments, values.shape[0], choice=choice), segments)
 
 
-def _standardize(values, segments, *, call, epsilon, choice):
-    del call
+def _standardize(values, segments, *, epsilon, choice):
     values = _forms.as_by(jnp.mean, values)
-    away = _pieces.deviations(_pieces.wide(values), segments, choice=choice)
+    away = _pieces.deviations(wide(values), segments, choice=choice)
     scale = lax.rsqrt(_pieces.mean(_pieces.squares(away), segments, choice=choice) + epsilon).astype(away.dtype)
     out = away * _pieces.spread(scale, segments, values.shape[0], choice=choice)
     return out.astype(values.dtype)
 
 
-def _sort(values, segments, *, call, indices, choice):
-    _check.ordered(call, "x", values.dtype)
+def _sort(values, segments, *, indices, choice):
+    _select.plain(choice, "it sorts by lax.sort")
     n, offsets = values.shape[0], jnp.asarray(segments.offsets)
     spread = functools.partial(_pieces.spread, segments=segments, n=n, choice=choice)
     s = segments.num_segments

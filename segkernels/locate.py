@@ -1,16 +1,17 @@
-"""Reductions that pick a row of each segment. They take what the reductions of `segkernels.reduce` take."""
+"""Reductions that pick a row of each segment. They take ``x`` as the reductions of `segkernels.reduce` do."""
 
 import jax.numpy as jnp
 
-from segkernels import _check, _pieces
+from segkernels import _pieces, _select
 from segkernels._algebra import ARGMAX, ARGMIN
-from segkernels._reduction import reduction, where_empty
+from segkernels._reduction import reduction
 
 
 def segmented_argmax(x, segments=None, *, empty=-1, implementation=None):
     """The index of the maximum of each segment: ``[jnp.argmax(a, axis=0) for a in arrays]``, stacked.
 
-    Takes what `segmented_sum` takes but complex numbers. The first of equal ones counts, and NaN is more than any number.
+    Takes `x` and `segments` as `segmented_sum` does, but no complex numbers. The first of equal ones counts, and
+    NaN is more than any number.
 
     Returns:
       Integers ``[num_segments, *feature]`` of the dtype of offsets, counted from the head of each segment; `Segments.rows`
@@ -19,13 +20,14 @@ def segmented_argmax(x, segments=None, *, empty=-1, implementation=None):
     >>> segmented_argmax([np.array([1, 3, 3]), np.array([], int), np.array([7])])
     array([ 1, -1,  0], dtype=int32)
     """
-    return reduction("segmented_argmax", _index, x, segments, empty, implementation, monoid=ARGMAX)
+    return reduction("segmented_argmax", _index, x, segments, empty, implementation, monoid=ARGMAX, ordered=True)
 
 
 def segmented_argmin(x, segments=None, *, empty=-1, implementation=None):
     """The index of the minimum of each segment: ``[jnp.argmin(a, axis=0) for a in arrays]``, stacked.
 
-    Takes what `segmented_sum` takes but complex numbers. The first of equal ones counts, and NaN is less than any number.
+    Takes `x` and `segments` as `segmented_sum` does, but no complex numbers. The first of equal ones counts, and
+    NaN is less than any number.
 
     Returns:
       Integers ``[num_segments, *feature]`` of the dtype of offsets, counted from the head of each segment; `Segments.rows`
@@ -34,13 +36,13 @@ def segmented_argmin(x, segments=None, *, empty=-1, implementation=None):
     >>> segmented_argmin([np.array([3, 1, 1]), np.array([], int), np.array([7])])
     array([ 1, -1,  0], dtype=int32)
     """
-    return reduction("segmented_argmin", _index, x, segments, empty, implementation, monoid=ARGMIN)
+    return reduction("segmented_argmin", _index, x, segments, empty, implementation, monoid=ARGMIN, ordered=True)
 
 
 def segmented_first(x, segments=None, *, empty=0, implementation=None):
     """The first row of each segment: ``[a[0] for a in arrays]``, stacked.
 
-    Takes what `segmented_sum` takes, and keeps its dtype.
+    Takes `x` and `segments` as `segmented_sum` does, and keeps the dtype. A gather in plain JAX on every machine.
 
     Returns:
       An array ``[num_segments, *feature]``.
@@ -54,7 +56,7 @@ def segmented_first(x, segments=None, *, empty=0, implementation=None):
 def segmented_last(x, segments=None, *, empty=0, implementation=None):
     """The last row of each segment: ``[a[-1] for a in arrays]``, stacked.
 
-    Takes what `segmented_sum` takes, and keeps its dtype.
+    Takes `x` and `segments` as `segmented_sum` does, and keeps the dtype. A gather in plain JAX on every machine.
 
     Returns:
       An array ``[num_segments, *feature]``.
@@ -65,17 +67,18 @@ def segmented_last(x, segments=None, *, empty=0, implementation=None):
     return reduction("segmented_last", _row, x, segments, empty, implementation, last=True)
 
 
-def _index(values, segments, *, call, monoid, empty, choice):
-    _check.ordered(call, "x", values.dtype)
+def _index(values, segments, *, monoid, dtype, choice):
+    del dtype
     offsets = jnp.asarray(segments.offsets)
     rows = jnp.arange(values.shape[0], dtype=offsets.dtype)
     rows = jnp.broadcast_to(_pieces.over_features(rows, values), values.shape)
     out = _pieces.reduce(monoid, (values, rows), segments, choice=choice)
-    return where_empty(empty, out - _pieces.over_features(offsets[:-1], out), segments)
+    return out - _pieces.over_features(offsets[:-1], out)
 
 
-def _row(values, segments, *, call, last, empty, choice):
-    del call, choice
+def _row(values, segments, *, last, dtype, choice):
+    del dtype
+    _select.plain(choice, "it is a gather")
     offsets = jnp.asarray(segments.offsets)
     rows, there = offsets[1:] - 1 if last else offsets[:-1], offsets[1:] > offsets[:-1]
-    return where_empty(empty, _pieces.take(values, rows, there), segments)
+    return _pieces.take(values, rows, there)

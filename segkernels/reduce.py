@@ -2,9 +2,9 @@
 
 They take ``x`` in the three forms of `segkernels.scan` and give one array ``[num_segments, *feature]``: NumPy for a list
 of NumPy arrays or for NumPy values, else JAX. A list compiles once per dtype, feature shape, bucket of rows and bucket of
-segments. NaN and infinities stay in their segment, in values and gradients. Empty segments give ``empty``, by default
-what NumPy gives or the identity of the operation, and disturb nothing else. ``implementation`` is None for the best
-machine, its name, or a `Config`.
+segments. NaN and infinities stay in their segment, in values and gradients. Empty segments give ``empty``, which each
+operation has a default for, and disturb nothing else. ``implementation`` is None for the best machine, its name, or a
+`Config`.
 
 All raise a `TypeError` for an operand, a layout or a dtype that is not taken, and a `ValueError` for shapes, offsets or
 names that do not fit, or an ``empty`` that the dtype of the result does not have.
@@ -13,16 +13,16 @@ names that do not fit, or an ``empty`` that the dtype of the result does not hav
 import jax.numpy as jnp
 import numpy as np
 
-from segkernels import _check, _pieces
-from segkernels._algebra import ADD, MAX, MIN, MUL
+from segkernels import _pieces
+from segkernels._algebra import ADD, MAX, MIN, MUL, wide
 from segkernels._forms import as_by
-from segkernels._reduction import reduction, where_empty
+from segkernels._reduction import reduction
 
 
 def segmented_sum(x, segments=None, *, empty=0, dtype=None, implementation=None):
     """Sum of each segment: ``[jnp.sum(a, axis=0) for a in arrays]``, stacked.
 
-    Sums are folded in pieces, so that the error of a long float32 segment stays near that of pairwise summation.
+    On a CPU sums are folded in pieces, so that the error of a long float32 segment stays near that of pairwise summation.
 
     Args:
       x: a list of arrays ``[n_k, *feature]``, a `Ragged`, or an array ``[n, *feature]`` with `segments`.
@@ -48,7 +48,7 @@ def segmented_sum(x, segments=None, *, empty=0, dtype=None, implementation=None)
 def segmented_prod(x, segments=None, *, empty=1, dtype=None, implementation=None):
     """Product of each segment: ``[jnp.prod(a, axis=0) for a in arrays]``, stacked.
 
-    Takes what `segmented_sum` takes and promotes as it does. Gradients are exact where factors are 0, for nothing is
+    Takes what `segmented_sum` takes, and promotes as it does. Gradients are exact where factors are 0, for nothing is
     divided.
 
     Returns:
@@ -63,7 +63,8 @@ def segmented_prod(x, segments=None, *, empty=1, dtype=None, implementation=None
 def segmented_max(x, segments=None, *, empty=None, implementation=None):
     """Maximum of each segment: ``[jnp.max(a, axis=0) for a in arrays]``, stacked.
 
-    Takes what `segmented_sum` takes but complex numbers. NaN propagates. Equal maxima share the gradient, as in `jnp.max`.
+    Takes `x` and `segments` as `segmented_sum` does, but no complex numbers. NaN propagates. Equal maxima share
+    the gradient, as in `jnp.max`.
 
     Returns:
       An array ``[num_segments, *feature]``, of an empty segment by default -inf, or the least integer.
@@ -71,13 +72,14 @@ def segmented_max(x, segments=None, *, empty=None, implementation=None):
     >>> segmented_max([np.array([1.0, 3.0]), np.array([]), np.array([-2.0])])
     array([  3., -inf,  -2.])
     """
-    return reduction("segmented_max", _fold, x, segments, empty, implementation, monoid=MAX, ordered=True)
+    return reduction("segmented_max", _fold, x, segments, empty, implementation, monoid=MAX, none=True, ordered=True)
 
 
 def segmented_min(x, segments=None, *, empty=None, implementation=None):
     """Minimum of each segment: ``[jnp.min(a, axis=0) for a in arrays]``, stacked.
 
-    Takes what `segmented_sum` takes but complex numbers. NaN propagates. Equal minima share the gradient, as in `jnp.min`.
+    Takes `x` and `segments` as `segmented_sum` does, but no complex numbers. NaN propagates. Equal minima share
+    the gradient, as in `jnp.min`.
 
     Returns:
       An array ``[num_segments, *feature]``, of an empty segment by default +inf, or the largest integer.
@@ -85,13 +87,13 @@ def segmented_min(x, segments=None, *, empty=None, implementation=None):
     >>> segmented_min([np.array([1.0, 3.0]), np.array([]), np.array([-2.0])])
     array([ 1., inf, -2.])
     """
-    return reduction("segmented_min", _fold, x, segments, empty, implementation, monoid=MIN, ordered=True)
+    return reduction("segmented_min", _fold, x, segments, empty, implementation, monoid=MIN, none=True, ordered=True)
 
 
 def segmented_any(x, segments=None, *, empty=False, implementation=None):
     """Whether any row of each segment is not 0: ``[jnp.any(a, axis=0) for a in arrays]``, stacked. NaN is not 0.
 
-    Takes what `segmented_sum` takes.
+    Takes `x` and `segments` as `segmented_sum` does.
 
     Returns:
       Booleans ``[num_segments, *feature]``.
@@ -105,7 +107,7 @@ def segmented_any(x, segments=None, *, empty=False, implementation=None):
 def segmented_all(x, segments=None, *, empty=True, implementation=None):
     """Whether no row of each segment is 0: ``[jnp.all(a, axis=0) for a in arrays]``, stacked. NaN is not 0.
 
-    Takes what `segmented_sum` takes.
+    Takes `x` and `segments` as `segmented_sum` does.
 
     Returns:
       Booleans ``[num_segments, *feature]``.
@@ -151,8 +153,8 @@ def segmented_var(x, segments=None, *, ddof=0, empty=np.nan, dtype=None, impleme
 def segmented_logsumexp(x, segments=None, *, empty=-np.inf, implementation=None):
     """Logarithm of the sum of exponentials of each segment: ``[jax.nn.logsumexp(a, axis=0) for a in arrays]``, stacked.
 
-    Takes what `segmented_sum` takes but complex numbers; integers become floats. The maximum of each segment is taken out
-    before. A segment of -inf alone gives -inf, with gradient 0.
+    Takes `x` and `segments` as `segmented_sum` does, but no complex numbers; integers become floats. The maximum of each
+    segment is taken out before. A segment of -inf alone gives -inf, with gradient 0.
 
     Returns:
       Floats ``[num_segments, *feature]``.
@@ -160,54 +162,51 @@ def segmented_logsumexp(x, segments=None, *, empty=-np.inf, implementation=None)
     >>> segmented_logsumexp([np.log([1.0, 2.0]), np.array([1000.0])]).round(4)
     array([   1.0986, 1000.    ])
     """
-    return reduction("segmented_logsumexp", _logsumexp, x, segments, empty, implementation)
+    return reduction("segmented_logsumexp", _logsumexp, x, segments, empty, implementation, ordered=True)
 
 
 # The bodies ----------------------------------------------------------------------------------------------------------
 
 
-def _fold(values, segments, *, call, monoid, empty, choice, like=None, ordered=False, dtype=None):
-    if ordered:
-        _check.ordered(call, "x", values.dtype)
-    values = as_by(like, values, dtype)
-    out = _pieces.reduce(monoid, (values,), segments, choice=choice)
-    known = empty is not None and empty.to(out.dtype) == monoid.identity(out.dtype)[0]
-    return out if known else where_empty(empty, out, segments)
+def _fold(values, segments, *, monoid, choice, like=None, dtype=None):
+    return _pieces.reduce(monoid, (as_by(like, values, dtype),), segments, choice=choice)
 
 
-def _truth(values, segments, *, call, monoid, empty, choice):
-    del call
-    out = _pieces.reduce(monoid, (values != jnp.zeros((), values.dtype),), segments, choice=choice)
-    return where_empty(empty, out, segments)
+def _truth(values, segments, *, monoid, dtype, choice):
+    del dtype
+    return _pieces.reduce(monoid, (values != jnp.zeros((), values.dtype),), segments, choice=choice)
 
 
-def _inexact(call, dtype):
+def _floats(values, dtype, choice):
+    """Values in `dtype`, or as floats, and these in the dtype they are combined in."""
     if dtype is not None and not jnp.issubdtype(dtype, jnp.inexact):
-        raise TypeError(f"{call}: `dtype` must be floating or complex, got {dtype}; cast the result instead")
-
-
-def _mean(values, segments, *, call, empty, dtype, choice):
-    _inexact(call, dtype)
+        raise TypeError(f"{choice.call}: `dtype` must be floating or complex, got {dtype}; cast the result instead")
     values = as_by(jnp.mean, values, dtype)
-    out = _pieces.mean(_pieces.wide(values), segments, choice=choice)
-    return where_empty(empty, out.astype(values.dtype), segments)
+    return wide(values), values.dtype
 
 
-def _var(values, segments, *, call, ddof, empty, dtype, choice):
-    _inexact(call, dtype)
-    values = as_by(jnp.mean, values, dtype)
-    away = _pieces.deviations(_pieces.wide(values), segments, choice=choice)
+def _mean(values, segments, *, dtype, choice):
+    values, dtype = _floats(values, dtype, choice)
+    return _pieces.mean(values, segments, choice=choice).astype(dtype)
+
+
+def _var(values, segments, *, ddof, dtype, choice):
+    values, dtype = _floats(values, dtype, choice)
+    away = _pieces.deviations(values, segments, choice=choice)
     total = _pieces.reduce(ADD, (_pieces.squares(away),), segments, choice=choice)
-    freedom = jnp.maximum(_pieces.lengths(segments, total).astype(total.dtype) - ddof, 0)
-    out = (total / freedom).astype(values.real.dtype)
-    return where_empty(empty, out, segments)
+    freedom = _pieces.lengths(segments, total).astype(total.dtype) - ddof
+    enough = freedom > 0
+    out = jnp.where(enough, total / jnp.where(enough, freedom, jnp.ones_like(freedom)), jnp.nan)
+    return out.astype(jnp.zeros((), dtype).real.dtype)
 
 
-def _logsumexp(values, segments, *, call, empty, choice):
-    _check.ordered(call, "x", values.dtype)
+def _logsumexp(values, segments, *, dtype, choice):
+    del dtype
     values = as_by(jnp.exp, values)
-    below, top = _pieces.shifted(_pieces.live(_pieces.wide(values), segments), segments, choice=choice)
-    total = _pieces.reduce(ADD, (jnp.exp(below),), segments, choice=choice)
+    dtype, values = values.dtype, _pieces.live(wide(values), segments)
+    top = _pieces.top(values, segments, choice=choice)
+    top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))  # infinities stay, and exp takes them as they are
+    powers = jnp.exp(values - _pieces.spread(top, segments, values.shape[0], choice=choice))
+    total = _pieces.reduce(ADD, (powers,), segments, choice=choice)
     none = total == 0
-    out = jnp.where(none, -jnp.inf, jnp.log(jnp.where(none, jnp.ones_like(total), total)) + top)
-    return where_empty(empty, out.astype(values.dtype), segments)
+    return jnp.where(none, -jnp.inf, jnp.log(jnp.where(none, jnp.ones_like(total), total)) + top).astype(dtype)

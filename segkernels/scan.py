@@ -23,10 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from segkernels import _check, _pieces, _select
-from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, highest
+from segkernels import _pieces, _select
+from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, highest, wide
 from segkernels._forms import Operation, apply, as_by
 from segkernels._ragged import Ragged
+from segkernels._segments import live_flags
 
 
 def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=None, implementation=None):
@@ -149,7 +150,7 @@ def segmented_linear_recurrence(a, b, segments=None, *, initial=None, reverse=Fa
     rows, extra = {"b": b}, {} if initial is None else {"initial": initial}
     (rows if isinstance(a, (list, tuple, Ragged)) or np.ndim(a) else extra)["a"] = a
     operation = Operation(call, _recurrence, to_rows=True, by_heads=initial is None, per_segment=("initial",))
-    return apply(operation, rows, segments, extra=extra, call=call, reverse=bool(reverse), choice=choice)
+    return apply(operation, rows, segments, extra=extra, reverse=bool(reverse), choice=choice)
 
 
 def segmented_fill_forward(x, valid, segments=None, *, reverse=False, implementation=None):
@@ -170,38 +171,40 @@ def segmented_fill_forward(x, valid, segments=None, *, reverse=False, implementa
     """
     call = "segmented_fill_forward"
     choice = _select.requested(call, implementation)
+    for flags in valid if isinstance(valid, (list, tuple)) else [getattr(valid, "values", valid)]:
+        dtype = flags.dtype if hasattr(flags, "dtype") else np.asarray(flags).dtype
+        if dtype.kind != "b" and np.size(flags):
+            raise TypeError(f"{call}: `valid` must be booleans, got dtype {dtype}; make them so with `astype(bool)`")
     operation = Operation(call, _fill, to_rows=True, by_heads=True)
-    return apply(operation, {"x": x, "valid": valid}, segments, call=call, reverse=bool(reverse), choice=choice)
+    return apply(operation, {"x": x, "valid": valid}, segments, reverse=bool(reverse), choice=choice)
 
 
 def _fold(call, monoid, x, segments, exclusive, reverse, implementation, *, like=None, ordered=False, dtype=None):
     choice = _select.requested(call, implementation)
-    operation = Operation(call, _folded, to_rows=True, by_heads=True)
-    return apply(operation, {"x": x}, segments, call=call, monoid=monoid, like=like, ordered=ordered, exclusive=bool(exclusive),
-                 reverse=bool(reverse), dtype=dtype, choice=choice)  # fmt: skip
+    operation = Operation(call, _folded, to_rows=True, by_heads=True, ordered=ordered)
+    return apply(operation, {"x": x}, segments, monoid=monoid, like=like, exclusive=bool(exclusive), reverse=bool(reverse),
+                 dtype=dtype, choice=choice)  # fmt: skip
 
 
-def _folded(values, segments, *, call, monoid, like, ordered, exclusive, reverse, dtype, choice):
-    if ordered:
-        _check.ordered(call, "x", values.dtype)
+def _folded(values, segments, *, monoid, like, exclusive, reverse, dtype, choice):
     values = as_by(like, values, dtype)
     return _pieces.scan(monoid, (values,), segments, exclusive=exclusive, reverse=reverse, choice=choice)
 
 
-def _recurrence(b, segments, a, initial=None, *, call, reverse, choice):
+def _recurrence(b, segments, a, initial=None, *, reverse, choice):
     numbers = [x for x in (b, a, initial) if x is not None and x.dtype != bool]
     dtype = jnp.result_type(*numbers) if numbers else jnp.dtype(jnp.int32)
-    b, a = b.astype(dtype), _over_features(call, "a", a if a.dtype == bool else a.astype(dtype), b)
+    b, a = b.astype(dtype), _one_a_value(a if a.dtype == bool else a.astype(dtype), b)
     if initial is not None:
-        b = _started(call, a, b, initial.astype(dtype), segments, reverse)
-    return _pieces.scan(AFFINE, (a, b), segments, exclusive=False, reverse=reverse, choice=choice)
+        a, b, initial = a if a.dtype == bool else wide(a), wide(b), wide(initial.astype(dtype))
+        b = _started(choice.call, a, b, initial, segments, reverse)
+    return _pieces.scan(AFFINE, (a, b), segments, exclusive=False, reverse=reverse, choice=choice).astype(dtype)
 
 
-def _fill(values, segments, valid, *, call, reverse, choice):
-    if valid.dtype != bool:
-        raise TypeError(f"{call}: `valid` must be booleans, got dtype {valid.dtype}; make them so with `astype(bool)`")
+def _fill(values, segments, valid, *, reverse, choice):
+    valid = valid.astype(bool)  # as they are, but for arrays without rows, whose dtype says nothing
     if valid.shape != values.shape[:1]:
-        valid = _over_features(call, "valid", valid, values)
+        valid = _one_a_value(valid, values)
     return _filled(values, valid, segments, reverse, choice)
 
 
@@ -209,8 +212,7 @@ def _fill(values, segments, valid, *, call, reverse, choice):
 def _filled(values, valid, segments, reverse, choice):
     source = _sources(valid, segments, reverse, choice)
     if valid.ndim == 1:
-        alive = jnp.arange(len(source), dtype=source.dtype) < jnp.asarray(segments.offsets[-1])
-        return _pieces.take(values, source, alive)
+        return _pieces.take(values, source, live_flags(jnp.asarray(segments.offsets[-1]), source.shape[0]))
     return _pieces.live(jnp.take_along_axis(values, source, 0, mode="clip"), segments)
 
 
@@ -237,14 +239,9 @@ def _sources(valid, segments, reverse, choice):
     return jnp.where(found == none, rows, found)
 
 
-def _over_features(call, name, x, values):
-    """A scalar, one number a row or one a value, as one a value."""
-    if x.shape not in ((), values.shape[:1], values.shape):
-        raise ValueError(
-            f"{call}: `{name}` must be {'a scalar, ' if name == 'a' else ''}one a row or one a value, got shape {x.shape} for "
-            f"values of shape {values.shape}"
-        )
-    return jnp.broadcast_to(x.reshape(x.shape + (1,) * (values.ndim - x.ndim)), values.shape)
+def _one_a_value(x, values):
+    """A scalar, one entry a row or one a value, as one a value."""
+    return jnp.broadcast_to(_pieces.over_features(x, values), values.shape)
 
 
 def _started(call, a, b, initial, segments, reverse):

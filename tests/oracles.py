@@ -115,12 +115,13 @@ def mean(x):
 def var(x, ddof=0):
     x = floating(x)
     away = np.abs(x - mean(x)) ** 2
-    return np.sum(away, axis=0) / max(len(x) - ddof, 0) if len(x) else np.full(x.shape[1:], np.nan)
+    return np.sum(away, axis=0) / (len(x) - ddof) if len(x) > ddof else np.full(x.shape[1:], np.nan)
 
 
 def logsumexp(x):
     x = floating(x)
-    top = finite(np.max(x, axis=0, initial=-np.inf))
+    top = np.max(x, axis=0, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
     return np.log(np.sum(np.exp(x - top), axis=0)) + top
 
 
@@ -143,18 +144,16 @@ def last(x):
 # From rows to rows ---------------------------------------------------------------------------------------------------
 
 
-def finite(top):
-    return np.where(np.isfinite(top), top, 0.0)
-
-
 def softmax(x):
     x = floating(x)
-    powers = np.exp(x - finite(np.max(x, axis=0, initial=-np.inf)))
+    powers = np.exp(x - np.max(x, axis=0, initial=-np.inf))
     return powers / np.sum(powers, axis=0)
 
 
 def log_softmax(x):
-    return floating(x) - logsumexp(x)
+    x = floating(x)
+    below = x - np.max(x, axis=0, initial=-np.inf)
+    return below - np.log(np.sum(np.exp(below), axis=0))
 
 
 def standardize(x, epsilon=1e-5):

@@ -40,9 +40,10 @@ def test_every_reduction_is_in_the_table():
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_what_an_empty_segment_gives(name):
+    of_float, of_int = EMPTY[name]
     for form in FORMS:
-        for dtype, want in zip(("float32", "int32"), EMPTY[name]):
-            np.testing.assert_array_equal(reduced(name, form, dtype)[[0, 2, 4]], [want] * 3)
+        for dtype, want in (("float32", of_float), ("int32", of_int), (jnp.bfloat16, of_float)):
+            np.testing.assert_array_equal(reduced(name, form, dtype)[[0, 2, 4]].astype(np.float64), [float(want)] * 3)
 
 
 VALUES_OF = {"b": (True, np.bool_(False)), "i": (-7, np.int8(3)), "f": (-7.5, nan, inf)}
@@ -118,11 +119,13 @@ VALUES = {
     "a stable order": ("argsort", {}, [[1, 0, 1, 0, nan, 1]], [[1, 3, 0, 2, 5, 4]]),
     "logarithms of infinities": ("logsumexp", {}, [[-inf, -inf], [inf, 1], [inf, -inf]], [-inf, inf, inf]),
     "softmax of -inf is NaN at home": ("softmax", {}, [[-inf, -inf], [0, 0]], [[nan, nan], [0.5, 0.5]]),
+    "softmax of inf is NaN at home": ("softmax", {}, [[inf, 0, 1], [0, 0]], [[nan, nan, nan], [0.5, 0.5]]),
     "softmax of large numbers": ("softmax", {}, [[3e38, 3e38], [-3e38, -3e38], [0]], [[0.5, 0.5], [0.5, 0.5], [1]]),
     "NaN is not 0": ("all", {}, [[nan, 1], [0, 1]], [True, False]),
     "NaN is something": ("any", {}, [[nan, 0], [0, 0]], [True, False]),
     "a variance far from 0": ("var", {}, [[1e4, 1e4 + 2], [5]], [1, 0]),
     "too few rows": ("var", dict(ddof=1), [[5], [1, 3]], [nan, 2]),
+    "far too few rows": ("var", dict(ddof=2), [[5], [1, 3]], [nan, nan]),
     "rows that are all alike": ("standardize", {}, [[2, 2, 2], [1]], [[0, 0, 0], [0]]),
 }  # fmt: skip
 
@@ -167,6 +170,47 @@ def test_operands_promote_together():
         assert got.dtype == np.float64 and got.tolist() == [3, 7]
         (got,) = sk.segmented_linear_recurrence([jnp.ones(2)], [np.int32([1, 1])])
         assert isinstance(got, jax.Array) and got.dtype == jnp.float32 and got.tolist() == [1, 2]
+
+
+def test_rows_that_a_flag_a_row_fills():
+    x, segments = jnp.arange(12.0).reshape(6, 2), cases.segments_of([4, 2])
+    valid = jnp.asarray([False, True, False, False, False, True])
+    got = sk.segmented_fill_forward(x, valid, segments)
+    np.testing.assert_array_equal(got[:, 0], [0, 2, 2, 2, 8, 10])
+    np.testing.assert_array_equal(got, sk.segmented_fill_forward(x, jnp.stack([valid, valid], 1), segments))
+
+
+def test_any_pytree_of_any_form():
+    """Pairs of which one has features, as flat arrays and as `Ragged`; exclusive ones begin with the identity."""
+    compose = lambda f, g: dict(a=f["a"] * g["a"], b=g["a"][:, None] * f["b"] + g["b"])
+    elems = dict(a=jnp.asarray([2.0, 3.0, 5.0]), b=jnp.ones((3, 2)))
+    identity, segments = dict(a=1, b=np.zeros(2)), cases.segments_of([2, 1])
+    got = sk.segmented_associative_scan(compose, elems, segments)
+    np.testing.assert_array_equal(got["a"], [2, 6, 5])
+    np.testing.assert_array_equal(got["b"][:, 0], [1, 4, 1])
+    for reverse, a in ((False, [1, 2, 1]), (True, [3, 1, 1])):
+        shifted = sk.segmented_associative_scan(compose, elems, segments, identity=identity, exclusive=True, reverse=reverse)
+        np.testing.assert_array_equal(shifted["a"], a)
+    ragged = sk.segmented_associative_scan(compose, jax.tree.map(lambda x: sk.Ragged(x, segments), elems))
+    np.testing.assert_array_equal(ragged["b"].values, got["b"])
+
+
+@pytest.mark.parametrize("walk", ["loop", "associative"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_infinite_gradients_of_a_function_do_not_matter_where_it_is_not_called(walk, reverse):
+    """The first row is 0, where the root has none; it is joined with nothing."""
+    root = lambda a, b: jnp.sqrt(a**2 + b**2)
+    x, segments = jnp.asarray([0.0, 3.0, 4.0] if not reverse else [4.0, 3.0, 0.0]), cases.segments_of([3])
+    f = lambda x: jnp.sum(sk.segmented_associative_scan(root, x, segments, reverse=reverse, implementation=cases.config(walk)))
+    np.testing.assert_allclose(jax.grad(f)(x), [1, 1.6, 0.8] if not reverse else [0.8, 1.6, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["first", "last", "sort", "argsort", "associative_scan"])
+def test_what_is_plain_jax_refuses_machines(name):
+    op, x = cases.BY_NAME[name], jnp.ones((3, 2, 2))
+    with pytest.raises(ValueError, match=f"segmented_{name}: `implementation` 'native' cannot serve it: it .*, in plain JAX"):
+        op.call(op.function, [x], cases.segments_of([3]), implementation="native")
+    op.call(op.function, [x], cases.segments_of([3]), implementation="xla")
 
 
 def test_initial_states_in_every_form():

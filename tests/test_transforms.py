@@ -58,6 +58,51 @@ def test_vmap_of_gradients(row, feature, rng):
     check_vmap(gradient, draw(rng, row[0], (B,), feature), out=1)
 
 
+@pytest.mark.parametrize("row", cases.params([row for row in cases.FIRST_ROWS if row[0].smooth]))
+def test_gradients_of_a_vmap_keep_dead_rows_out(row, rng):
+    """Dead rows of a member are rows of a segment while it is joined with others: what they hold must not come back."""
+    operands = draw(rng, row[0], (B,))
+    numbers = [i for i, x in enumerate(operands) if x.dtype != bool]
+
+    def loss(f):
+        def of(*values):
+            x = list(operands)
+            for i, v in zip(numbers, values):
+                x[i] = v
+            y = f(x, jnp.asarray(LAYOUTS))
+            return jnp.sum(jnp.where(jnp.isfinite(y), y, jnp.zeros_like(y)) ** 2)
+
+        return jax.jit(jax.grad(of, argnums=tuple(range(len(numbers)))))
+
+    f = loss(jax.vmap(lambda x, o: call(row, x, o)))
+    clean = [np.asarray(g) for g in f(*(operands[i] for i in numbers))]
+    poisoned = [np.asarray(operands[i]).copy() for i in numbers]
+    if row[0].kind != "spread":
+        for x in poisoned:
+            x[0, 18:], x[2] = np.nan, np.nan
+    for got, want in zip(f(*map(jnp.asarray, poisoned)), clean):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        if row[0].kind != "spread":
+            np.testing.assert_array_equal(got[0, 18:], 0)
+            np.testing.assert_array_equal(got[2], 0)
+
+
+def test_vmap_of_initial_states(rng):
+    offsets, x = jnp.asarray(LAYOUTS), jnp.asarray(cases.draw(rng, "float32", (B, N)))
+    h = jnp.asarray(cases.draw(rng, "float32", (B, 4)))
+    f = lambda x, h, o: sk.segmented_linear_recurrence(0.5, x, sk.Segments.from_offsets(o), initial=h)
+    agree(jax.vmap(f)(x, h, offsets), one_by_one(f, x, h, offsets))
+    agree(jax.vmap(f, (0, 0, None))(x, h, offsets[0]), one_by_one(lambda x, h: f(x, h, offsets[0]), x, h))
+    agree(jax.vmap(f, (None, 0, None))(x[0], h, offsets[0]), one_by_one(lambda h: f(x[0], h, offsets[0]), h))
+
+
+def test_a_batch_that_does_not_fit_its_offsets_is_refused():
+    x, offsets = jax.ShapeDtypeStruct((1 << 20, 1 << 12), jnp.int8), jax.ShapeDtypeStruct((1 << 20, 3), jnp.int32)
+    for f in (sk.segmented_cumsum, sk.segmented_sum):
+        with pytest.raises(ValueError, match="1048576 members of 4[0-9]* rows do not fit int32 offsets; map over parts"):
+            jax.eval_shape(jax.vmap(lambda x, o, f=f: f(x, sk.Segments.from_offsets(o))), x, offsets)
+
+
 def check_vmap(f, x, out=0):
     offsets = jnp.asarray(LAYOUTS)
     single = jax.jit(f)
@@ -164,8 +209,7 @@ def test_exports_for_every_platform(row, platform, rng):
         np.testing.assert_array_equal(exported.call(layout, *operands), f(layout, *operands))
 
 
-# What sorts, repeats or looks rows up takes shapes that are numbers.
-SYMBOLIC = [r for r in cases.FIRST_ROWS if r[0].kind in ("scan", "reduce") and r[0].name != "segmented_associative_scan"]
+SYMBOLIC = [row for row in cases.FIRST_ROWS if row[0].kind != "spread"]
 
 
 @pytest.mark.parametrize("row", cases.params(SYMBOLIC, fast=lambda row, _: row[0].broad))

@@ -11,7 +11,7 @@ Three walks, named by `Config.walk` and tested against each other:
 import jax.numpy as jnp
 from jax import lax
 
-from segkernels._algebra import FIRST, accumulator
+from segkernels._algebra import FIRST, wide
 from segkernels._segments import head_bits, reset_bits, row_flags
 from segkernels.kernels import xla_loop
 from segkernels.kernels.xla_loop import slice_rows, update_rows
@@ -49,9 +49,8 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):
     if 0 in (n, f):
         return values[monoid.gives]
     n_live = jnp.clip(n_live, 0, n)
-    wide = _widened(values)
     walk = _scan_associative if config.walk == "associative" else xla_loop.scan
-    out = walk(wide, heads, n_live, monoid=monoid, reverse=reverse, exclusive=exclusive)
+    out = walk(_widened(values), heads, n_live, monoid=monoid, reverse=reverse, exclusive=exclusive)
     return tuple(y[:n].reshape(x.shape).astype(x.dtype) for y, x in zip(out, values[monoid.gives]))
 
 
@@ -61,13 +60,8 @@ def reduce(values, offsets, *, monoid, config):
     if 0 in (n, f, offsets.shape[0] - 1):
         return tuple(jnp.full((offsets.shape[0] - 1, f), e) for e in monoid.identity_of(values)[monoid.gives])
     offsets = jnp.clip(offsets, 0, n)
-    wide = _widened(values)
-    if config.walk == "segment_sum":
-        out = _reduce_by_ids(wide, offsets, monoid)
-    elif config.walk == "associative":
-        out = _reduce_associative(wide, offsets, monoid)
-    else:
-        out = xla_loop.reduce(wide, offsets, monoid)
+    walk = dict(loop=xla_loop.reduce, associative=_reduce_associative, segment_sum=_reduce_by_ids)[config.walk]
+    out = walk(_widened(values), offsets, monoid)
     return tuple(y.astype(x.dtype) for y, x in zip(out, values[monoid.gives]))
 
 
@@ -88,8 +82,8 @@ def spread(per_segment, offsets, *, n, config):
 
 def _widened(values):
     """Values in the dtype they are combined in; with a symbolic number of rows, one that holds any block of a loop."""
-    wide = tuple(x.astype(accumulator(x.dtype)) for x in values)
-    return wide if isinstance(values[0].shape[0], int) else tuple(jnp.pad(x, ((0, 64), (0, 0))) for x in wide)
+    values = tuple(map(wide, values))
+    return values if isinstance(values[0].shape[0], int) else tuple(jnp.pad(x, ((0, 64), (0, 0))) for x in values)
 
 
 # The other walks -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from segkernels._algebra import MAX, MIN
+from segkernels._algebra import MAX
 from segkernels._segments import reset_bits
 
 _SCAN_BYTES, _REDUCE_BYTES = 128, 32  # of a row of features in one iteration of the loop
@@ -32,9 +32,10 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive):
 
 def reduce(values, offsets, monoid):
     """As `kernels.xla.reduce`, of values in the dtype they are combined in."""
-    if monoid in (MAX, MIN) and jnp.issubdtype(values[0].dtype, jnp.floating):
-        (keys,) = _fold_segments(values, offsets, MAX, lambda block: (_as_keys(block[0], monoid),))
-        return (_from_keys(keys, values[0].dtype, monoid),)
+    dtype = values[0].dtype
+    if monoid.order and jnp.issubdtype(dtype, jnp.floating):
+        (keys,) = _fold_segments(values, offsets, MAX, lambda block: (_as_keys(block[0], monoid.order),))
+        return (_from_keys(keys, dtype, monoid.order),)
     return _fold_segments(values, offsets, monoid)
 
 
@@ -223,34 +224,33 @@ def _power_of_two(n):
     return 1 << (max(n, 1).bit_length() - 1)
 
 
-# NaN is above every number for a maximum and a minimum alike, and integers are compared by vector instructions in every
-# jaxlib (floats only from 0.12 on, for the sake of NaN): so floats are folded by their bits, as unsigned integers of the same
-# order (mirrored for a minimum). They begin with 0 for the identity; both kinds of NaN wrap around to the top.
+# Integers are compared by vector instructions in every jaxlib, floats only from 0.12 on, for the sake of NaN. So a largest or
+# smallest float is found by its bits, as unsigned integers of the same order (of the opposite one for a smallest). They
+# begin with 0 for the identity, and both kinds of NaN wrap around to the top: NaN is above every number either way.
 
 
-def _as_keys(x, monoid):
-    signed = lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")
-    key = _flipped(signed)
-    key = key - _identity_key(x.dtype, monoid) if monoid is MAX else _identity_key(x.dtype, monoid) - key
-    return lax.bitcast_convert_type(key, f"uint{8 * x.dtype.itemsize}")
+def _as_keys(x, order):
+    bits = x.dtype.itemsize * 8
+    key = _flipped(lax.bitcast_convert_type(x, f"int{bits}"), jnp)
+    worst = _worst(x.dtype, order)
+    return lax.bitcast_convert_type(key - worst if order > 0 else worst - key, f"uint{bits}")
 
 
-def _from_keys(keys, dtype, monoid):
-    key = lax.bitcast_convert_type(keys, f"int{8 * dtype.itemsize}")
-    key = key + _identity_key(dtype, monoid) if monoid is MAX else _identity_key(dtype, monoid) - key
-    return lax.bitcast_convert_type(_flipped(key), dtype)
+def _from_keys(keys, dtype, order):
+    key = lax.bitcast_convert_type(keys, f"int{dtype.itemsize * 8}")
+    worst = _worst(dtype, order)
+    return lax.bitcast_convert_type(_flipped(key + worst if order > 0 else worst - key, jnp), dtype)
 
 
-def _flipped(bits):
+def _worst(dtype, order):
+    """The signed integer of the infinity that is the identity."""
+    return _flipped(np.asarray(-order * np.inf, dtype).view(f"int{dtype.itemsize * 8}"), np)
+
+
+def _flipped(bits, xp):
     """The bits of floats as signed integers of the same order, and back."""
-    info = jnp.iinfo(bits.dtype)
-    return bits ^ ((bits >> (info.bits - 1)) & jnp.asarray(info.max, bits.dtype))
-
-
-def _identity_key(dtype, monoid):
-    (identity,) = monoid.identity(dtype)
-    bits = np.asarray(identity, dtype).view(f"int{8 * dtype.itemsize}")
-    return bits ^ ((bits >> (8 * dtype.itemsize - 1)) & np.iinfo(bits.dtype).max)
+    info = np.iinfo(bits.dtype)
+    return bits ^ ((bits >> (info.bits - 1)) & xp.asarray(info.max, bits.dtype))
 
 
 def spread(per_segment, offsets, n):
