@@ -42,6 +42,12 @@ def ordered(call: str, argument: str, dtype) -> None:
         raise TypeError(f"{call}: `{argument}` has dtype {dtype}, and complex numbers have no order; take their `abs` or `real`")
 
 
+def keeps_imaginary(call: str, dtype, asked) -> None:
+    """Refuse to make real numbers of complex ones."""
+    if jnp.issubdtype(dtype, jnp.complexfloating) and not jnp.issubdtype(asked, jnp.complexfloating):
+        raise TypeError(f"{call}: `dtype` must be complex for {dtype} values, got {asked}; take their `real` or `abs`")
+
+
 def integer_vector(call: str, argument: str, x):
     """`x` as a 1-D integer array, NumPy for anything that is not a JAX array."""
     if not isinstance(x, jax.Array):

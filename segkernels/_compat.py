@@ -22,8 +22,12 @@ def now():
     Inside a trace that is the public `jax.ensure_compile_time_eval`. Outside it is no scope at all, for in that one
     JAX compiles each constant of a function it traces. Goes when it no longer does.
     """
-    clean = _trace_state_clean is not None and _trace_state_clean()
-    return contextlib.nullcontext() if clean else jax.ensure_compile_time_eval()
+    return jax.ensure_compile_time_eval() if tracing() else contextlib.nullcontext()
+
+
+def tracing() -> bool:
+    """Whether a trace of the user's is going on, as far as we can tell."""
+    return _trace_state_clean is None or not _trace_state_clean()
 
 
 def device_arrays(views: list, device, *, copy: bool = True) -> list:

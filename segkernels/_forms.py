@@ -18,8 +18,6 @@ from segkernels import _check, _compat, _host
 from segkernels._ragged import Ragged
 from segkernels._segments import Segments
 
-_SCALARS = (bool, int, float, complex)
-
 
 @functools.cache
 def jitted(body):
@@ -56,6 +54,8 @@ class Operation:
         lead, *others = rows
         if self.ordered:
             _check.ordered(self.call, lead, rows[lead].dtype)
+        if options.get("dtype") is not None:
+            _check.keeps_imaginary(self.call, rows[lead].dtype, options["dtype"])
         return jitted(self.body)(rows[lead], segments, **{name: rows[name] for name in others}, **extra, **options)
 
     def on_host(self, rows, segments, extra, device, options):
@@ -118,34 +118,45 @@ def apply(operation: Operation, rows, segments, *, extra=None, **options):
             lead._same_layout(call, operand)
         values = {name: operand.values for name, operand in rows.items()}
         operation.check_features({name: x.shape[1:] for name, x in values.items()})
-        extra = _extra(operation, extra, lead.segments.num_segments)
+        extra = _extra(operation, extra, lead.segments.num_segments, lead.values.shape[1:])
         out = operation.run(values, operation.plan(lead.segments, lead.values.shape[0]), _on_jax(call, extra), options)
         return jax.tree.map(lead.with_values, out) if operation.to_rows else out
-    traced = _check.is_traced(*(x for items in rows.values() for x in items), *extra.values())
-    return (_traced_list if traced else _list)(operation, rows, _extra(operation, extra, len(lead)), options)
+    traced = _check.is_traced(*(x for items in rows.values() for x in items), *extra.values()) or _may_close_over(operation)
+    return (_traced_list if traced else _list)(operation, rows, extra, options)
 
 
-def _extra(operation, extra, s):
+def _may_close_over(operation):
+    """Whether a function of the user's may hold what is traced right now: then nothing may run on the host."""
+    return operation.free and _compat.tracing()
+
+
+def _extra(operation, extra, s, feature):
     """The extra operands as arrays, and Python scalars, which promote nothing, as they are."""
     call, checked = operation.call, {}
     for name, x in extra.items():
-        if not isinstance(x, jax.Array) and type(x) not in _SCALARS:
+        if not isinstance(x, jax.Array) and not _is_weak(x):
             x = _host.as_numpy(call, f"`{name}`", x)
-        if type(x) not in _SCALARS:
+            x = x.astype(x.dtype.newbyteorder("="), copy=False)
+        if not _is_weak(x):
             _check.supported(call, name, x.dtype)
-        if name in operation.per_segment and np.shape(x)[:1] != (s,):
-            raise ValueError(f"{call}: `{name}` must have one entry a segment, got shape {np.shape(x)} for {s} segments")
+        if name in operation.per_segment and np.shape(x) != (s, *feature):
+            raise ValueError(f"{call}: `{name}` must have one entry a segment, {(s, *feature)}, got shape {np.shape(x)}")
         checked[name] = x
     return checked
 
 
+def _is_weak(x):
+    """Whether `x` is a Python number, of the widths that JAX has."""
+    return type(x) in (bool, float, complex) or (type(x) is int and -(2**31) <= x < 2**31)
+
+
 def _on_jax(call, operands):
-    return {name: x if type(x) in _SCALARS else _host.to_jax(call, x) for name, x in operands.items()}
+    return {name: x if _is_weak(x) else _host.to_jax(call, x) for name, x in operands.items()}
 
 
 def _in_bucket(operation, extra, s):
     """Extra operands on the host; those with an entry a segment with zeros for the segments that fill up a bucket."""
-    extra = {name: x if type(x) in _SCALARS else np.asarray(x) for name, x in extra.items()}
+    extra = {name: x if _is_weak(x) else np.asarray(x) for name, x in extra.items()}
     for name in set(operation.per_segment) & set(extra):
         x = extra[name]
         extra[name] = np.pad(x, ((0, s - len(x)),) + ((0, 0),) * (x.ndim - 1))
@@ -204,7 +215,8 @@ def padded(offsets) -> Segments:
 def _list(operation, rows, extra, options):
     call, (lead, *_) = operation.call, rows
     packed = {name: _host.arrays(call, items) for name, items in rows.items()}
-    operands = [*packed.values(), *(_host.Arrays.of(x) for x in extra.values() if type(x) not in _SCALARS)]
+    extra = _extra(operation, extra, len(packed[lead].items), packed[lead].feature)
+    operands = [*packed.values(), *(_host.Arrays.of(x) for x in extra.values() if not _is_weak(x))]
     device = next((p.device for p in operands if p.device is not None), None)
     if device is not None:
         packed = {name: p if p.device else _host.arrays(call, rows[name], device) for name, p in packed.items()}
@@ -236,7 +248,9 @@ def _traced_list(operation, rows, extra, options):
     listed = {name: _host.arrays(call, items) for name, items in rows.items()}
     _same_lengths(call, listed)
     for name, p in listed.items():
-        joined[name] = jnp.concatenate([_host.to_jax(call, x).astype(p.dtype) for x in p.items])
+        dtype = jax.dtypes.canonicalize_dtype(p.dtype)
+        parts = [_host.to_jax(call, x).astype(dtype) for x in p.items]
+        joined[name] = jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
     offsets = next(iter(listed.values())).offsets
     out = _flat(operation, joined, Segments._make(offsets), extra, options)
     if not operation.to_rows:
@@ -254,13 +268,14 @@ def _flat(operation, rows, segments, extra, options):
             raise ValueError(f"{call}: `{name}` must have a row for each of `{lead}`, got shape {x.shape} for {n} rows")
     operation.check_features({name: x.shape[1:] for name, x in rows.items()})
     _check.rows(call, rows[lead], segments)
-    extra = _extra(operation, extra, s)
-    if _check.is_traced(segments.offsets) or any(isinstance(x, jax.Array) for x in (*rows.values(), *extra.values())):
+    extra = _extra(operation, extra, s, rows[lead].shape[1:])
+    on_jax = any(isinstance(x, jax.Array) for x in (*rows.values(), *extra.values()))
+    if on_jax or _may_close_over(operation) or _check.is_traced(segments.offsets):
         return operation.run(_on_jax(call, rows), operation.plan(segments, n), _on_jax(call, extra), options)
     packed = {name: _host.Arrays.of(x) for name, x in rows.items()}
     capacity = max(p.capacity for p in packed.values())
     offsets = np.asarray(segments.offsets)
-    operands = [*rows.values(), *(x for x in extra.values() if type(x) not in _SCALARS)]
+    operands = [*rows.values(), *(x for x in extra.values() if not _is_weak(x))]
     with _host.x64(*(x.dtype for x in operands), options.get("dtype") or np.dtype(bool)):
         plan = operation.host_plan(Segments._make(offsets, segments.heads), capacity)
         extra = _in_bucket(operation, extra, plan.num_segments)

@@ -216,6 +216,10 @@ def as_numpy(call: str, what: str, x) -> np.ndarray:
         )
     try:
         array = np.asarray(x)
+    except jax.errors.TracerArrayConversionError as error:
+        raise TypeError(f"{call}: {what} holds traced values; make an array of them by `jnp.stack` or `jnp.asarray`") from error
+    except TypeError as error:
+        raise TypeError(f"{call}: {what} must be an array of numbers: {error}") from error
     except ValueError as error:
         raise TypeError(f"{call}: {what} must be an array of numbers, got a {type(x).__name__} that is none") from error
     if array.dtype.kind not in "biufcV":

@@ -1,12 +1,14 @@
 """Segmented scans with any associative function of the user's."""
 
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from segkernels import _pieces, _select
+from segkernels import _check, _host, _pieces, _select
 from segkernels._forms import Operation, apply
 from segkernels._ragged import Ragged
 from segkernels._segments import start_flags
@@ -50,6 +52,8 @@ def segmented_associative_scan(
     _select.plain(choice, "it folds with a function of yours")
     if choice.config.walk not in (None, "loop", "associative"):
         raise ValueError(f"{call}: the walks of `implementation` are loop and associative here, got {choice.config.walk!r}")
+    if not callable(fn) or type(fn).__hash__ is None:
+        raise TypeError(f"{call}: `fn` must be a function, and hashable, got {type(fn).__name__}")
     if exclusive and identity is None:
         raise ValueError(f"{call}: `identity` is needed for an exclusive scan, whose first rows it is")
     if segments is None and isinstance(elems, (list, tuple)) and not elems:
@@ -64,12 +68,29 @@ def segmented_associative_scan(
     parts, identity_tree = jax.tree.flatten(identity)
     if identity is not None and identity_tree != tree:
         raise ValueError(f"{call}: `identity` must be a pytree like `elems`, {tree}, got {identity_tree}")
+    for part, (_, leaf) in zip(parts, paths):
+        _check_identity(call, part, leaf)
     identities = tuple(f"identity{name.removeprefix('elems')}" for name in names[: len(parts)])
     operation = Operation(call, _scan, to_rows=True, by_heads=True, free=True)
     out = apply(operation, {name: leaf for name, (_, leaf) in zip(names, paths)}, segments, extra=dict(zip(identities, parts)),
                 fn=fn, tree=tree, names=names, identities=identities, exclusive=bool(exclusive), reverse=bool(reverse),
                 choice=choice)  # fmt: skip
     return jax.tree.unflatten(tree, out)
+
+
+def _check_identity(call, identity, leaf):
+    """Refuse a number that the dtype of a leaf does not have."""
+    if _check.is_traced(identity):
+        return
+    leaf = leaf.values if _is_ragged(leaf) else leaf
+    dtype = _host.arrays(call, leaf).dtype if isinstance(leaf, (list, tuple)) else jnp.result_type(leaf)
+    value = _host.as_numpy(call, "`identity`", identity)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kept = value.astype(dtype)
+    exact = dtype.kind in "biu" or (value.dtype.kind == "c" and dtype.kind != "c")
+    if exact and not np.array_equal(kept, value):
+        raise ValueError(f"{call}: `identity` must be of numbers that {dtype}, the dtype of `elems`, has, got {identity}")
 
 
 def _is_ragged(x):
@@ -99,7 +120,8 @@ def _scan(lead, segments, *, fn, tree, names, identities, exclusive, reverse, ch
             state = join(state, reset[None], [x[None] for x in later])
             return state, [x[0] for x in state]
 
-        return lax.scan(step, [x[:1] for x in parts], (resets, list(parts)), reverse=reverse, unroll=4)[1]
+        return lax.scan(step, [x[:1] for x in parts], (resets, list(parts)), reverse=reverse,
+                        unroll=4 if isinstance(n, int) else 1)[1]  # fmt: skip
 
     def associative(parts, resets):
         def combine(earlier, later):
@@ -125,7 +147,7 @@ def _pick(flags, x, y):
 
 def _identity_row(call, identity, x):
     identity = jnp.asarray(identity).astype(x.dtype)
-    if np.broadcast_shapes(identity.shape, x.shape[1:]) != x.shape[1:]:
+    if identity.shape not in ((), x.shape[1:]):
         raise ValueError(f"{call}: `identity` must be a scalar or of shape {x.shape[1:]}, got shape {identity.shape}")
     return jnp.broadcast_to(identity, x.shape[1:])[None]
 

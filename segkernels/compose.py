@@ -60,8 +60,10 @@ def segmented_standardize(x, segments=None, *, epsilon=1e-5, implementation=None
     array([-1.,  1.])
     """
     call = "segmented_standardize"
-    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, np.integer, np.floating)) or not epsilon >= 0:
-        raise TypeError(f"{call}: `epsilon` must be a number that is not negative, got {epsilon!r}")
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{call}: `epsilon` must be a number, got {epsilon!r}")
+    if not epsilon >= 0:
+        raise ValueError(f"{call}: `epsilon` must not be negative, got {epsilon!r}")
     return _rows(call, _standardize, x, segments, implementation, epsilon=float(epsilon))
 
 
@@ -114,6 +116,7 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
     """
     call = "segmented_repeat"
     choice = _select.requested(call, implementation)
+    _forms.layout(call, segments)
     x = _forms.flat_values(call, "x", x, segments)
     if x.shape[0] != segments.num_segments:
         raise ValueError(f"{call}: `x` must have one entry a segment, got shape {x.shape} for {segments.num_segments} segments")

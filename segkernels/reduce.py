@@ -145,8 +145,10 @@ def segmented_var(x, segments=None, *, ddof=0, empty=np.nan, dtype=None, impleme
     array([1., 0.])
     """
     call = "segmented_var"
-    if isinstance(ddof, bool) or not isinstance(ddof, (int, float, np.integer, np.floating)) or not np.isfinite(ddof):
+    if isinstance(ddof, bool) or not isinstance(ddof, (int, float, np.integer, np.floating)):
         raise TypeError(f"{call}: `ddof` must be a number, got {ddof!r}")
+    if not np.isfinite(ddof):
+        raise ValueError(f"{call}: `ddof` must be finite, got {ddof!r}")
     return reduction(call, _var, x, segments, empty, implementation, ddof=ddof, dtype=dtype)
 
 

@@ -192,12 +192,13 @@ def _folded(values, segments, *, monoid, like, exclusive, reverse, dtype, choice
 
 
 def _recurrence(b, segments, a, initial=None, *, reverse, choice):
+    a = jnp.asarray(a)
     numbers = [x for x in (b, a, initial) if x is not None and x.dtype != bool]
     dtype = jnp.result_type(*numbers) if numbers else jnp.dtype(jnp.int32)
     b, a = b.astype(dtype), _one_a_value(a if a.dtype == bool else a.astype(dtype), b)
     if initial is not None:
         a, b, initial = a if a.dtype == bool else wide(a), wide(b), wide(initial.astype(dtype))
-        b = _started(choice.call, a, b, initial, segments, reverse)
+        b = _started(a, b, initial, segments, reverse)
     return _pieces.scan(AFFINE, (a, b), segments, exclusive=False, reverse=reverse, choice=choice).astype(dtype)
 
 
@@ -244,12 +245,8 @@ def _one_a_value(x, values):
     return jnp.broadcast_to(_pieces.over_features(x, values), values.shape)
 
 
-def _started(call, a, b, initial, segments, reverse):
+def _started(a, b, initial, segments, reverse):
     """The inputs, with the initial states passed through the gates of the first rows."""
-    if initial.shape != (segments.num_segments, *b.shape[1:]):
-        raise ValueError(
-            f"{call}: `initial` must be one state a segment, {(segments.num_segments, *b.shape[1:])}, got shape {initial.shape}"
-        )
     offsets = jnp.clip(jnp.asarray(segments.offsets), 0, b.shape[0])
     first = offsets[1:] - 1 if reverse else offsets[:-1]
     there = offsets[1:] > offsets[:-1]

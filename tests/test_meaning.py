@@ -205,6 +205,36 @@ def test_infinite_gradients_of_a_function_do_not_matter_where_it_is_not_called(w
     np.testing.assert_allclose(jax.grad(f)(x), [1, 1.6, 0.8] if not reverse else [0.8, 1.6, 1], rtol=1e-6)
 
 
+def test_functions_that_close_over_what_is_traced():
+    f = lambda x, *layout: lambda w: jnp.sum(sk.segmented_associative_scan(lambda a, b: a + b * w, x, *layout)[0])
+    segments = cases.segments_of([3])
+    for args in (([jnp.ones(3)],), ([np.ones(3, np.float32)],), (jnp.ones((3, 1)).T.reshape(3), segments)):
+        assert np.isfinite(jax.grad(f(*args))(2.0))
+    assert jax.grad(lambda w: f([np.ones(3, np.float32)])(w))(2.0) == 3
+
+
+def test_operands_that_are_seldom_tried():
+    """Other byte orders, no jit, nothing beside something traced, 64 bits in a trace."""
+    recur, fill = sk.segmented_linear_recurrence, sk.segmented_fill_forward
+    big = np.array([1.0], ">f8")
+    np.testing.assert_array_equal(recur(np.array(0.5, ">f8"), [np.ones(2)], initial=big)[0], [1.5, 1.75])
+    with jax.disable_jit():
+        np.testing.assert_array_equal(recur(0.5, jnp.ones(2), cases.segments_of([2])), [1, 1.5])
+    assert jax.jit(lambda a: recur(a, []))(0.5) == []
+    got = jax.jit(lambda v: fill([np.arange(3)], [v]))(jnp.array([True, False, False]))
+    np.testing.assert_array_equal(got[0], [0, 0, 0])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_initial_states_are_rounded_once(dtype, rng):
+    b, a = (jnp.asarray(x) for x in cases.with_gates(rng, dtype, (200,)))
+    h, segments = jnp.asarray(cases.draw(rng, dtype, (50,))), cases.segments_of([4] * 50)
+    wide = [x.astype(jnp.float32) for x in (a, b, h)]
+    got = sk.segmented_linear_recurrence(a, b, segments, initial=h)
+    want = sk.segmented_linear_recurrence(*wide[:2], segments, initial=wide[2]).astype(dtype)
+    np.testing.assert_array_equal(got.astype(jnp.float32), want.astype(jnp.float32))
+
+
 @pytest.mark.parametrize("name", ["first", "last", "sort", "argsort", "associative_scan"])
 def test_what_is_plain_jax_refuses_machines(name):
     op, x = cases.BY_NAME[name], jnp.ones((3, 2, 2))
