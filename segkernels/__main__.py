@@ -26,16 +26,15 @@ from absl import app, flags
 import segkernels
 from segkernels import _host, _job
 
-_OPERATIONS = [name for name in _job.OPERATIONS if f"segmented_{name}" in segkernels.__all__]
 _ROUNDS = 15
 _SAMPLE = 50
 
 _INPUT = flags.DEFINE_string(
     "input", None, "Arrays of yours instead of the standard library: an .npz file with one array an entry, or .jsonl, .ndjson "
     "or .json with one list of numbers a line. Integers are kept as integers.")  # fmt: skip
-_OP = flags.DEFINE_enum("op", "cumsum", _OPERATIONS, "What to do with each array.")
+_OP = flags.DEFINE_enum("op", "cumsum", [*_job.OPERATIONS], "What to do with each array.")
 _EXCLUSIVE = flags.DEFINE_boolean(
-    "exclusive", None, "For scans: leave each value out of its own sum. By default so for the standard library and not for "
+    "exclusive", None, "For scans: leave each value out of its own result. By default so for the standard library and not for "
     "--input.")  # fmt: skip
 _REVERSE = flags.DEFINE_boolean("reverse", False, "For scans: go from the end of each array.")
 _OUT = flags.DEFINE_string(
@@ -98,13 +97,13 @@ def run(path=None, op="cumsum", *, exclusive=None, reverse=False, out=None) -> i
         ("warm call", _best(ours)),
         ("speed", f"{_bytes(arrays, result) / min(ours) / 1e9:.3g} GB/s of values read and written"),
         ("NumPy loop", f"{_best(theirs)}: {min(theirs) / min(ours):.2f} times the warm call"),
-        ("", f"[np.{op}(x) for x in arrays], to {result[0].dtype} as here{', not shifted' * options.get('exclusive', False)}"),
+        ("", f"[{operation.shown}(x) for x in arrays], to {result[0].dtype}{', not shifted' * bool(options.get('exclusive'))}"),
         *zip(("cold jit loop", ""), cold_loop(operation, arrays)),
         ("check", f"checked against NumPy: all {len(arrays):,} arrays agree"),
         ("example", example(path, op, names, arrays, result, **options)),
     ]
     if wrapped:
-        rows.append(("note", f"in {wrapped:,} arrays {result[0].dtype} cannot hold the values, which wrapped as in jnp.{op}"))
+        rows.append(("note", f"in {wrapped:,} arrays {result[0].dtype} cannot hold the values, which wrapped as in JAX"))
     if out is not None:
         rows.append(("written", out))
     _status("")

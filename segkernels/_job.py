@@ -24,11 +24,13 @@ class Operation:
     Attributes:
       numpy: ``(array, dtype) -> array``: the same on one array, in NumPy; it must also bound the rounding errors when it
         is given magnitudes.
-      jnp: the `jax.numpy` function of one array.
+      shown: what a person would write for that.
+      jnp: the JAX function of one array.
       identity: of a scan, a dtype to what an exclusive one begins with; None for a reduction.
     """
 
     numpy: Callable
+    shown: str
     jnp: Callable
     identity: Callable | None = None
 
@@ -45,19 +47,22 @@ def _accumulated(function):
     return lambda x, dtype: function.accumulate(x, axis=0)
 
 
+def _best(function, worst):
+    """Of no rows too, which have no best one."""
+    return lambda x, axis: function(x, axis=axis, initial=worst(x.dtype))
+
+
 # By the name of the operation without ``segmented_``: one row for each.
 OPERATIONS = {
-    "cumsum": Operation(_along(np.cumsum), jnp.cumsum, lambda dtype: 0),
-    "cumprod": Operation(_along(np.cumprod), jnp.cumprod, lambda dtype: 1),
-    "cummax": Operation(_accumulated(np.maximum), jax.lax.cummax, lowest),
-    "cummin": Operation(_accumulated(np.minimum), jax.lax.cummin, highest),
-    "sum": Operation(_along(np.sum), jnp.sum),
-    "prod": Operation(_along(np.prod), jnp.prod),
-    "max": Operation(lambda x, dtype: np.max(x, axis=0, initial=lowest(x.dtype)),
-                     lambda x, axis: jnp.max(x, axis, initial=lowest(x.dtype))),
-    "min": Operation(lambda x, dtype: np.min(x, axis=0, initial=highest(x.dtype)),
-                     lambda x, axis: jnp.min(x, axis, initial=highest(x.dtype))),
-}  # fmt: skip
+    "cumsum": Operation(_along(np.cumsum), "np.cumsum", jnp.cumsum, lambda dtype: 0),
+    "cumprod": Operation(_along(np.cumprod), "np.cumprod", jnp.cumprod, lambda dtype: 1),
+    "cummax": Operation(_accumulated(np.maximum), "np.maximum.accumulate", jax.lax.cummax, lowest),
+    "cummin": Operation(_accumulated(np.minimum), "np.minimum.accumulate", jax.lax.cummin, highest),
+    "sum": Operation(_along(np.sum), "np.sum", jnp.sum),
+    "prod": Operation(_along(np.prod), "np.prod", jnp.prod),
+    "max": Operation(lambda x, dtype: _best(np.max, lowest)(x, 0), "np.max", _best(jnp.max, lowest)),
+    "min": Operation(lambda x, dtype: _best(np.min, highest)(x, 0), "np.min", _best(jnp.min, highest)),
+}
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -196,8 +201,8 @@ def _write_npz(path, pairs):
 def check(operation, names, arrays, result, *, exclusive=False, reverse=False) -> tuple[list[str], int]:
     """Compare a result with a NumPy loop over the arrays.
 
-    Integers must be equal, to NumPy's 64 bits cut to the dtype of the result. Floats are compared with sums in float64
-    and may be off by ``(1 + n) * eps * sum(|x|)``, which bounds the rounding of n terms added in any order.
+    Integers must be equal, to NumPy's 64 bits cut to the dtype of the result. Floats are compared with those of float64 and
+    may be off by ``(1 + n) * eps`` of the operation on magnitudes, which bounds the rounding of n terms in any order.
 
     Returns:
       A sentence for each array that differs, and the number of arrays in which integers wrapped, which is no fault.

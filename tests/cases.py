@@ -18,6 +18,7 @@ REALS = ("float32", "float64", "bfloat16", "float16", "int8", "int16", "int32", 
 DTYPES = (*REALS, "complex64", "complex128")
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 FAST_DTYPES = ("float32", "float64", "bfloat16", "int8", "bool", "complex64")  # the others are in the slow tier
+FASTEST_DTYPES = ("float32", "bfloat16", "int8")  # of operations that share their code with others
 
 
 def dtype_of(name):

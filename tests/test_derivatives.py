@@ -106,7 +106,7 @@ def test_gradient_dtype_is_the_input_dtype(row, dtype, rng):
             assert np.all(np.isfinite(np.asarray(gradient).astype(np.complex64)))
 
 
-@pytest.mark.parametrize("row", cases.params([r for r in SMOOTH if r[0].kind != "spread"], fast=cases.is_loop))
+@pytest.mark.parametrize("row", cases.params([r for r in SMOOTH if r[0].kind != "spread"], fast=cases.is_first))
 def test_nothing_leaks_between_segments(row, rng):
     """NaN in other segments and in dead rows, and their own NaN cotangents, leave a segment's gradient as it was."""
     op = row[0]

@@ -41,15 +41,17 @@ def near(got, want, row):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("row", cases.params(FROM_ROWS, fast=cases.is_loop))
+@pytest.mark.parametrize("row", cases.params(FROM_ROWS, fast=cases.is_first))
 def test_of_a_concatenation_is_the_concatenation(row, rng):
-    operands = draw(rng, row[0])
+    op, options, walk = row
+    operands = draw(rng, op)
+    run = lambda *lists: op.call(op.function, lists, None, **options, implementation=cases.config(walk))
     edges = np.cumsum(LENGTHS)[:-1]
-    parts = [call(row, part, [len(part[0])]) for part in zip(*(np.split(x, edges) for x in operands))]
-    near(call(row, operands, LENGTHS), np.concatenate(parts), row)
+    parts = [run(*([part] for part in each))[0] for each in zip(*(np.split(x, edges) for x in operands))]
+    near(call(row, operands, LENGTHS), np.stack(parts) if op.kind == "reduce" else np.concatenate(parts), row)
 
 
-@pytest.mark.parametrize("row", cases.params(SCANS, fast=cases.is_loop))
+@pytest.mark.parametrize("row", cases.params(SCANS, fast=cases.is_first))
 def test_reversal(row, rng):
     operands = draw(rng, row[0])
     turned = call(row, [x[::-1] for x in operands], LENGTHS[::-1], reverse=not row[1]["reverse"])[::-1]
@@ -57,7 +59,7 @@ def test_reversal(row, rng):
 
 
 @pytest.mark.parametrize(("row", "feature"), [
-    *cases.params(FROM_ROWS, [()], cases.is_loop),
+    *cases.params(FROM_ROWS, [()], cases.is_first),
     *cases.params(cases.BROAD_ROWS[:-1], [(2,)]),
 ])  # fmt: skip
 def test_a_poisoned_segment_leaves_the_bits_of_all_others(row, feature, rng):
@@ -73,7 +75,7 @@ def test_a_poisoned_segment_leaves_the_bits_of_all_others(row, feature, rng):
     assert got[untouched].tobytes() == clean[untouched].tobytes()
 
 
-@pytest.mark.parametrize("row", cases.params(cases.THIN_ROWS, fast=cases.is_loop))
+@pytest.mark.parametrize("row", cases.params(cases.THIN_ROWS, fast=cases.is_first))
 def test_twice_the_same_bits(row, rng):
     operands = row[0].draw(rng, "float32", (len(LENGTHS) if row[0].kind == "spread" else N,))
     operands = [jnp.asarray(x) for x in operands]
@@ -142,7 +144,7 @@ def test_boolean_gates_drop_a_nan():
     np.testing.assert_array_equal(h[0], [1, np.nan, 3])
 
 
-@pytest.mark.parametrize(("row", "n_dead"), cases.params(SCANS, [1, 7, 100], lambda row, n: cases.is_loop(row) and n == 7))
+@pytest.mark.parametrize(("row", "n_dead"), cases.params(SCANS, [1, 7, 100], lambda row, n: cases.is_first(row) and n == 7))
 def test_dead_rows_change_nothing(row, n_dead, rng):
     operands = row[0].draw(rng, "float32", (N + n_dead,))
     got = call(row, operands, LENGTHS)

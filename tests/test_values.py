@@ -34,7 +34,7 @@ def dtypes_of(row):
 def fast_dtype(row, dtype):
     op, options, walk = row
     if walk == "loop":
-        return dtype == "float32" or (cases.is_first(row) and dtype in cases.FAST_DTYPES)
+        return dtype == "float32" or (cases.is_first(row) and dtype in (cases.FAST_DTYPES if op.broad else cases.FASTEST_DTYPES))
     return op.broad and options is op.options[0] and dtype == "float32"
 
 
