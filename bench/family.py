@@ -121,6 +121,24 @@ def _three_scatters(values, ids, segments):
     return powers / _of_ids(jax.ops.segment_sum)(powers, ids, segments)[ids]
 
 
+def _scattered_var(values, ids, segments):
+    total = _of_ids(jax.ops.segment_sum)
+    away = values - (total(values, ids, segments) / segments.lengths)[ids]
+    return total(away * away, ids, segments) / segments.lengths
+
+
+def _scattered_logsumexp(values, ids, segments):
+    top = _of_ids(jax.ops.segment_max)(values, ids, segments)
+    return jnp.log(_of_ids(jax.ops.segment_sum)(jnp.exp(values - top[ids]), ids, segments)) + top
+
+
+def _scattered_argmax(values, ids, segments):
+    rows = jnp.arange(values.shape[0], dtype=jnp.int32)
+    top = _of_ids(jax.ops.segment_max)(values, ids, segments)
+    at = jnp.where(values == top[ids], rows, jnp.int32(2**31 - 1))
+    return _of_ids(jax.ops.segment_min)(at, ids, segments) - segments.offsets[:-1]
+
+
 @dataclasses.dataclass(frozen=True)
 class Peer:
     """What a user would have written: its name, the operation whose answer it owes, a function of values, ids and layout."""
@@ -147,5 +165,10 @@ class Peer:
 SEGMENT_SUM = Peer("jax.ops.segment_sum, ids given", "sum", _of_ids(jax.ops.segment_sum))
 SEGMENT_MAX = Peer("jax.ops.segment_max, ids given", "max", _of_ids(jax.ops.segment_max))
 SCATTERS = Peer("softmax by three scatters, ids from offsets", "softmax", _three_scatters, ids_given=False)
-REDUCTION_PEERS = (SEGMENT_SUM, Peer("jax.ops.segment_prod, ids given", "prod", _of_ids(jax.ops.segment_prod)), SEGMENT_MAX)
+REDUCTION_PEERS = (
+    SEGMENT_SUM, Peer("jax.ops.segment_prod, ids given", "prod", _of_ids(jax.ops.segment_prod)), SEGMENT_MAX,
+    Peer("var by two scatters, ids given", "var", _scattered_var),
+    Peer("logsumexp by two scatters, ids given", "logsumexp", _scattered_logsumexp),
+    Peer("argmax by two scatters, ids given", "argmax", _scattered_argmax),
+)  # fmt: skip
 ROW_PEERS = (Peer("softmax by three scatters, ids given", "softmax", _three_scatters), SCATTERS)

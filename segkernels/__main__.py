@@ -31,7 +31,7 @@ _SAMPLE = 50
 
 _INPUT = flags.DEFINE_string(
     "input", None, "Arrays of yours instead of the standard library: an .npz file with one array an entry, or .jsonl, .ndjson "
-    "or .json with one list of numbers a line. Integers are kept as integers.")  # fmt: skip
+    "or .json with one list of numbers a line. Integers are kept as integers if all numbers are.")  # fmt: skip
 _OP = flags.DEFINE_enum("op", "cumsum", [*_job.OPERATIONS], "What to do with each array.")
 _EXCLUSIVE = flags.DEFINE_boolean(
     "exclusive", None, "For scans: leave each value out of its own result. By default so for the standard library and not for "

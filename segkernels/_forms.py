@@ -175,7 +175,7 @@ def flat_values(call, argument, x, segments):
     if segments is None:
         raise TypeError(
             f"{call}: `{argument}` must be a list of arrays, a `Ragged`, or an array together with `segments`, got "
-            f"{type(x).__name__}"
+            f"{type(x).__name__}{' without `segments`' * (np.ndim(x) > 0 if hasattr(x, 'ndim') else False)}"
         )
     layout(call, segments)
     if not isinstance(x, jax.Array):
@@ -214,12 +214,12 @@ def padded(offsets) -> Segments:
 
 def _list(operation, rows, extra, options):
     call, (lead, *_) = operation.call, rows
-    packed = {name: _host.arrays(call, items) for name, items in rows.items()}
+    packed = {name: _host.arrays(call, items, name=name) for name, items in rows.items()}
     extra = _extra(operation, extra, len(packed[lead].items), packed[lead].feature)
     operands = [*packed.values(), *(_host.Arrays.of(x) for x in extra.values() if not _is_weak(x))]
     device = next((p.device for p in operands if p.device is not None), None)
     if device is not None:
-        packed = {name: p if p.device else _host.arrays(call, rows[name], device) for name, p in packed.items()}
+        packed = {name: p if p.device else _host.arrays(call, rows[name], device, name) for name, p in packed.items()}
     _same_lengths(call, packed)
     operation.check_features({name: p.feature for name, p in packed.items()})
     offsets, s = packed[lead].offsets, len(packed[lead].items)
@@ -245,7 +245,7 @@ def _same_lengths(call, listed):
 
 def _traced_list(operation, rows, extra, options):
     call, joined = operation.call, {}
-    listed = {name: _host.arrays(call, items) for name, items in rows.items()}
+    listed = {name: _host.arrays(call, items, name=name) for name, items in rows.items()}
     _same_lengths(call, listed)
     for name, p in listed.items():
         dtype = jax.dtypes.canonicalize_dtype(p.dtype)

@@ -110,13 +110,14 @@ def _aligned(shape, dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def arrays(call: str, items, device=None) -> Arrays:
+def arrays(call: str, items, device=None, name="arrays") -> Arrays:
     """Check a list of arrays; of traced ones only the shapes are of use afterwards.
 
     Args:
       call: the name of the public function, for messages.
       items: the list.
       device: where other operands of the call are, if they are JAX arrays: then these join them.
+      name: of the argument, for messages.
 
     Raises:
       TypeError: an entry is no array of numbers, or its dtype is not supported.
@@ -134,7 +135,7 @@ def arrays(call: str, items, device=None) -> Arrays:
     if not uniform:
         dtypes = {x.dtype for x, n in zip(items, lengths) if n} or dtypes
     for dtype in dtypes:
-        _check.supported(call, "arrays", dtype)
+        _check.supported(call, name, dtype)
     dtype = common_dtype(dtypes, on_jax)
     if not uniform or dtype not in dtypes:
         for x in items:

@@ -168,7 +168,8 @@ class Segments:
           index: integers ``[num_segments, *feature]``, as an argmax gives; -1 for none.
 
         Returns:
-          Integers of the same shape; ``offsets[-1]``, the first row past the live ones, for -1.
+          Integers of the same shape; ``offsets[-1]``, the first row past the live ones, for -1. There may be no such row:
+          a scatter with ``mode="drop"`` leaves it out, and what is gathered has to be masked with ``index >= 0``.
         """
         index = index if isinstance(index, jax.Array) else np.asarray(index)
         if not jnp.issubdtype(index.dtype, jnp.integer):

@@ -105,7 +105,7 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
       implementation: None for the best machine, its name, or a `Config`.
 
     Returns:
-      An array ``[size, *feature]``, NumPy if `x` is, else JAX.
+      An array ``[size, *feature]``: JAX if `x` is a JAX array, else NumPy.
 
     Raises:
       TypeError: `segments` is no `Segments`, or `x` no array of numbers.

@@ -173,6 +173,8 @@ def segmented_fill_forward(x, valid, segments=None, *, reverse=False, implementa
     choice = _select.requested(call, implementation)
     for flags in valid if isinstance(valid, (list, tuple)) else [getattr(valid, "values", valid)]:
         dtype = flags.dtype if hasattr(flags, "dtype") else np.asarray(flags).dtype
+        if dtype.kind == "O":
+            raise TypeError(f"{call}: `valid` must be booleans in the form of `x`, got {type(flags).__name__}")
         if dtype.kind != "b" and np.size(flags):
             raise TypeError(f"{call}: `valid` must be booleans, got dtype {dtype}; make them so with `astype(bool)`")
     operation = Operation(call, _fill, to_rows=True, by_heads=True)
