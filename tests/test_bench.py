@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("rich", reason="the benchmark's own requirements are not installed: pip install '.[bench]'")
 
-from bench import answers, peers, report, sections, timing, workloads  # noqa: E402
+from bench import answers, family, peers, report, sections, timing, workloads  # noqa: E402
 
 
 def measure(implementations, workload):
@@ -25,6 +25,14 @@ def test_every_peer_gives_the_right_answer(table, workload):
     for result in measure(getattr(peers, table), workload):
         assert result.fault is None, result.candidate.name
         assert len(result.seconds) == 3
+
+
+def test_every_operation_of_the_family_and_its_peers():
+    workload = workloads.flat(0, 3000)
+    for operations, made in ((family.SCANS + family.ROWS, family.ROW_PEERS), (family.REDUCTIONS, family.REDUCTION_PEERS)):
+        for candidate in sections._of_family(operations, made, workload):
+            assert timing.first_call(candidate).fault is None, candidate.name
+            assert candidate.fault(np.roll(np.asarray(candidate.run()), 1)), candidate.name
 
 
 @pytest.mark.parametrize("spoil", [
