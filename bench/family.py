@@ -122,9 +122,9 @@ def _three_scatters(values, ids, segments):
 
 
 def _scattered_var(values, ids, segments):
-    total = _of_ids(jax.ops.segment_sum)
-    away = values - (total(values, ids, segments) / segments.lengths)[ids]
-    return total(away * away, ids, segments) / segments.lengths
+    total, lengths = _of_ids(jax.ops.segment_sum), segments.lengths.astype(values.dtype)
+    away = values - (total(values, ids, segments) / lengths)[ids]
+    return total(away * away, ids, segments) / lengths
 
 
 def _scattered_logsumexp(values, ids, segments):
