@@ -31,9 +31,9 @@ def explain(function, *args, platform=None, **kwargs) -> None:
     platform = {"gpu": "cuda", None: _default_platform(args)}.get(platform, platform)
     if platform not in _select.PLATFORMS:
         raise ValueError(f"explain: `platform` must be one of {', '.join(_select.PLATFORMS)}, got {platform!r}")
-    if not any(isinstance(x, Segments) for x in (*args, *kwargs.values())):
-        args = [_packed(x) for x in args]
-        kwargs = {name: x if name in ("initial", "identity") else _packed(x) for name, x in kwargs.items()}
+    flat = any(isinstance(x, Segments) for x in (*args, *kwargs.values()))
+    args = [_packed(x, flat) for x in args]
+    kwargs = {name: _packed(x, flat or name in ("initial", "identity")) for name, x in kwargs.items()}
     leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_operand)
     values = [leaf.values if isinstance(leaf, Ragged) else leaf if _is_array(leaf) else None for leaf in leaves]
 
@@ -63,8 +63,10 @@ def _is_operand(x):
     return x is None or isinstance(x, (Ragged, Segments)) or _is_array(x)
 
 
-def _packed(x):
-    """A list of arrays as its call packs it, for the machines are asked about the bucket; anything else as it is."""
+def _packed(x, flat):
+    """A list of arrays as its call packs it, for the machines are asked about the bucket; as an array in a flat call."""
+    if flat:
+        return np.asarray(x) if isinstance(x, list) else x
     if not isinstance(x, (list, tuple)) or not x or not all(np.ndim(entry) for entry in x):
         return x
     packed = _host.arrays("explain", x)
