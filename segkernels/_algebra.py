@@ -101,19 +101,3 @@ AFFINE = Monoid("affine", _affine, lambda gate, dtype: (1, 0), carried=1)
 # The earlier piece wins: a scan with it carries the first row of each segment to all of its rows. It has no identity; what
 # stands for one meets no live row, for each of them has a head before it.
 FIRST = Monoid("first", lambda a, b: a, lambda dtype: (0,))
-
-
-def _best(better):
-    """Pairs (value, index): the better value, NaN better than any number, and of equals the one with the lower index."""
-
-    def combine(a, b):
-        (x, i), (y, j) = a, b
-        x_nan, y_nan = x != x, y != y
-        takes = better(y, x) | (y_nan & ~x_nan) | (((x == y) | (x_nan & y_nan)) & (j < i))
-        return jnp.where(takes, y, x), jnp.where(takes, j, i)
-
-    return combine
-
-
-ARGMAX = Monoid("argmax", _best(lax.gt), lambda dtype, index: (lowest(dtype), highest(index)), carried=1)
-ARGMIN = Monoid("argmin", _best(lax.lt), lambda dtype, index: (highest(dtype), highest(index)), carried=1)

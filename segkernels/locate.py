@@ -1,9 +1,10 @@
 """Reductions that pick a row of each segment. They take ``x`` as the reductions of `segkernels.reduce` do."""
 
 import jax.numpy as jnp
+from jax import lax
 
 from segkernels import _pieces, _select
-from segkernels._algebra import ARGMAX, ARGMIN
+from segkernels._algebra import MAX, MIN, highest
 from segkernels._reduction import reduction
 
 
@@ -20,7 +21,7 @@ def segmented_argmax(x, segments=None, *, empty=-1, implementation=None):
     >>> segmented_argmax([np.array([1, 3, 3]), np.array([], int), np.array([7])])
     array([ 1, -1,  0], dtype=int32)
     """
-    return reduction("segmented_argmax", _index, x, segments, empty, implementation, monoid=ARGMAX, ordered=True)
+    return reduction("segmented_argmax", _index, x, segments, empty, implementation, monoid=MAX, ordered=True)
 
 
 def segmented_argmin(x, segments=None, *, empty=-1, implementation=None):
@@ -36,7 +37,7 @@ def segmented_argmin(x, segments=None, *, empty=-1, implementation=None):
     >>> segmented_argmin([np.array([3, 1, 1]), np.array([], int), np.array([7])])
     array([ 1, -1,  0], dtype=int32)
     """
-    return reduction("segmented_argmin", _index, x, segments, empty, implementation, monoid=ARGMIN, ordered=True)
+    return reduction("segmented_argmin", _index, x, segments, empty, implementation, monoid=MIN, ordered=True)
 
 
 def segmented_first(x, segments=None, *, empty=0, implementation=None):
@@ -68,11 +69,15 @@ def segmented_last(x, segments=None, *, empty=0, implementation=None):
 
 
 def _index(values, segments, *, monoid, dtype, choice):
+    """The first of the rows that attain the best value of their segment."""
     del dtype
-    offsets = jnp.asarray(segments.offsets)
-    rows = jnp.arange(values.shape[0], dtype=offsets.dtype)
-    rows = jnp.broadcast_to(_pieces.over_features(rows, values), values.shape)
-    out = _pieces.reduce(monoid, (values, rows), segments, choice=choice)
+    offsets, n = jnp.asarray(segments.offsets), values.shape[0]
+    values = lax.stop_gradient(values)
+    best = _pieces.spread(_pieces.reduce(monoid, (values,), segments, choice=choice), segments, n, choice=choice)
+    attains = (values == best) | ((values != values) & (best != best))
+    rows = _pieces.over_features(jnp.arange(n, dtype=offsets.dtype), values)
+    rows = jnp.where(attains, rows, jnp.asarray(highest(offsets.dtype), offsets.dtype))
+    out = _pieces.reduce(MIN, (rows,), segments, choice=choice)
     return out - _pieces.over_features(offsets[:-1], out)
 
 

@@ -45,7 +45,7 @@ def test_every_loop_is_native(row, dtype):
     with cases.scope(dtype):
         for shape in ((4096,), (4096, 3), (4096, 16), (4095,)) if op.broad else ((4096,), (4096, 3)):
             native, interpreted = loops(compiled(op, options, dtype, shape))
-            wide = len(shape) > 1 and shape[-1] * max(4, cases.dtype_of(dtype).itemsize) > (16 if "arg" in op.name else 32)
+            wide = len(shape) > 1 and shape[-1] * max(4, cases.dtype_of(dtype).itemsize) > 32
             # Of wide rows the loop over blocks of columns is none; it has native ones inside.
             assert native >= 1 and interpreted <= wide * native, shape
 

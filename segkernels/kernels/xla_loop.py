@@ -167,7 +167,7 @@ def _fold_segments(values, offsets, monoid, load=lambda block: block):
     """
     n, f = values[0].shape
     s = offsets.shape[0] - 1
-    width = _columns(values, _REDUCE_BYTES // len(values))
+    width = _columns(values, _REDUCE_BYTES)
     rows = 1 if f > 1 else _block_rows(n, s, values)
     row = lax.broadcasted_iota(offsets.dtype, (rows, 1), 0)
     identity = monoid.identity_of(jax.eval_shape(load, values))
@@ -208,7 +208,7 @@ def _fold_segments(values, offsets, monoid, load=lambda block: block):
 
 
 def _block_rows(n, s, values):
-    """Rows a step takes of one column: at most 64 bytes and 32 rows, half of that for short segments or several parts.
+    """Rows a step takes of one column: at most 64 bytes and 32 rows, half of that for short segments.
 
     Blocks of more are not vectorized any more by jaxlib 0.10.
     """
@@ -216,8 +216,7 @@ def _block_rows(n, s, values):
     few, many = (min(32, _power_of_two(size // itemsize)) for size in (32, 64))
     if not (isinstance(n, int) and isinstance(s, int)):
         return few
-    sizes = ((many, 64), (few, 0)) if len(values) == 1 else ((few, 0),)
-    return next((rows for rows, mean in sizes if n >= max(rows, mean * s)), 1)
+    return next((rows for rows, mean in ((many, 64), (few, 0)) if n >= max(rows, mean * s)), 1)
 
 
 def _power_of_two(n):
