@@ -9,7 +9,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # `--hypothesis-profile=long` tries more.
-hypothesis.settings.register_profile("usual", max_examples=150, deadline=None)
+hypothesis.settings.register_profile("usual", max_examples=100, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=10_000, deadline=None)
 hypothesis.settings.load_profile("usual")
 

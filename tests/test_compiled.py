@@ -32,12 +32,12 @@ LOOPS = [row for row in cases.OP_ROWS if row[2] == "loop" and row[0].name.remove
     "first", "last", "sort", "argsort", "associative_scan")]  # fmt: skip
 
 
-def fast_dtype(op, dtype):
-    return dtype == "float32" or op.broad and dtype in ("float64", "bfloat16", "bool")
+def fast_dtype(row, dtype):
+    return cases.is_first(row) and (dtype == "float32" or row[0].broad and dtype in ("float64", "bfloat16", "bool"))
 
 
 @pytest.mark.parametrize(("row", "dtype"), [
-    pytest.param(row, dtype, id=f"{cases.row_id(row)}-{dtype}", marks=() if fast_dtype(row[0], dtype) else pytest.mark.slow)
+    pytest.param(row, dtype, id=f"{cases.row_id(row)}-{dtype}", marks=() if fast_dtype(row, dtype) else pytest.mark.slow)
     for row in LOOPS for dtype in row[0].dtypes if dtype == "float32" or row[1] is row[0].options[0] and row[0].kind != "rows"
 ])  # fmt: skip
 def test_every_loop_is_native(row, dtype):
@@ -85,7 +85,7 @@ def test_work_follows_the_live_rows():
     assert bounds and all(constants.get(name) not in (str(capacity), str(capacity // 8)) for name in bounds)
 
 
-@pytest.mark.parametrize("row", cases.params(cases.FIRST_ROWS))
+@pytest.mark.parametrize("row", cases.params(cases.FIRST_ROWS, fast=cases.is_broad))
 def test_programs_do_not_grow_with_the_data(row):
     sizes = [len(compiled(row[0], row[1], "float32", (n,))) for n in (1 << 12, 1 << 18)]
     assert sizes[1] < 1.05 * sizes[0]

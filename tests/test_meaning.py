@@ -59,7 +59,7 @@ def test_empty_overrides(name, form):
         assert got.dtype == plain.dtype
 
 
-@pytest.mark.parametrize("name", [name for name, op in cases.BY_NAME.items() if op.smooth and op.kind == "reduce"])
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "logsumexp"])
 def test_an_empty_value_takes_no_gradient(name):
     x, segments = jnp.arange(1.0, 6), cases.segments_of(LENGTHS)
     f = lambda empty: jax.grad(lambda x: jnp.sum(jnp.square(cases.BY_NAME[name].function(x, segments, empty=empty)[:4])))(x)
