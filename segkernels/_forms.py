@@ -19,6 +19,11 @@ from segkernels._ragged import Ragged
 from segkernels._segments import Segments
 
 
+def _each(function, out):
+    """A function of the one result of a body, or of each of several."""
+    return tuple(map(function, out)) if isinstance(out, tuple) else function(out)
+
+
 @functools.cache
 def jitted(body):
     """The body under `jax.jit`, its keyword-only arguments static."""
@@ -62,7 +67,7 @@ class Operation:
         """The body on host buffers, at once and outside any trace: NumPy arrays that we may not write to."""
         with _compat.now():
             rows = {name: _host.put(values, device) for name, values in rows.items()}
-            return jax.tree.map(np.asarray, self.run(rows, segments, extra, options))
+            return _each(np.asarray, self.run(rows, segments, extra, options))
 
     def check_features(self, features) -> None:
         """Refuse operands whose trailing shapes, by name, do not fit that of the first one."""
@@ -120,7 +125,7 @@ def apply(operation: Operation, rows, segments, *, extra=None, **options):
         operation.check_features({name: x.shape[1:] for name, x in values.items()})
         extra = _extra(operation, extra, lead.segments.num_segments, lead.values.shape[1:])
         out = operation.run(values, operation.plan(lead.segments, lead.values.shape[0]), _on_jax(call, extra), options)
-        return jax.tree.map(lead.with_values, out) if operation.to_rows else out
+        return _each(lead.with_values, out) if operation.to_rows else out
     traced = _check.is_traced(*(x for items in rows.values() for x in items), *extra.values()) or _may_close_over(operation)
     return (_traced_list if traced else _list)(operation, rows, extra, options)
 
@@ -232,8 +237,8 @@ def _list(operation, rows, extra, options):
         out = operation.on_host({name: p.pack(capacity) for name, p in packed.items()}, segments, extra, device, options)
     if operation.to_rows:
         total = packed[lead].total
-        return jax.tree.map(lambda y: _host.split(y[:total].copy() if device is None else y, offsets, device), out)
-    return jax.tree.map(lambda y: y[:s].copy() if device is None else _host.put(y[:s].copy(), device), out)
+        return _each(lambda y: _host.split(y[:total].copy() if device is None else y, offsets, device), out)
+    return _each(lambda y: y[:s].copy() if device is None else _host.put(y[:s].copy(), device), out)
 
 
 def _same_lengths(call, listed):
@@ -256,7 +261,7 @@ def _traced_list(operation, rows, extra, options):
     if not operation.to_rows:
         return out
     edges = offsets.tolist()
-    return jax.tree.map(lambda y: [jax.lax.slice_in_dim(y, a, b) for a, b in zip(edges, edges[1:])], out)
+    return _each(lambda y: [jax.lax.slice_in_dim(y, a, b) for a, b in zip(edges, edges[1:])], out)
 
 
 def _flat(operation, rows, segments, extra, options):
@@ -280,4 +285,4 @@ def _flat(operation, rows, segments, extra, options):
         plan = operation.host_plan(Segments._make(offsets, segments.heads), capacity)
         extra = _in_bucket(operation, extra, plan.num_segments)
         out = operation.on_host({name: p.pack(capacity) for name, p in packed.items()}, plan, extra, None, options)
-    return jax.tree.map(lambda y: y[: n if operation.to_rows else s].copy(), out)
+    return _each(lambda y: y[: n if operation.to_rows else s].copy(), out)
