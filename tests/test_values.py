@@ -79,6 +79,18 @@ def test_every_size(row, n, rng):
         check(row, operands, lengths, n=n)
 
 
+@pytest.mark.parametrize(("name", "dtype", "feature"), [
+    *(("repeat", dtype, ()) for dtype in ("float32", "bfloat16", "int8", "bool", "complex64")),
+    ("repeat", "float32", (3,)), ("repeat", "bfloat16", (40,)), ("softmax", "float32", ()), ("standardize", "bfloat16", (3,)),
+    ("argmax", "float32", (3,)), ("sum", "int8", ()),
+])  # fmt: skip
+def test_few_long_segments(name, dtype, feature, rng):
+    """Segments so long on average that they are walked one by one, up to the last row of the buffer."""
+    op = cases.BY_NAME[name]
+    for lengths in ([256], [100, 100, 56], [3, 250, 3], [1, 0, 250, 0, 5], [31, 1, 32, 33, 31, 64, 63], [200], [0, 17, 0]):
+        check((op, {}, "loop"), draw(rng, op, dtype, feature, s=7), lengths, 7)
+
+
 @pytest.mark.parametrize("row", cases.params([r for r in cases.THIN_ROWS if r[0].kind != "spread"], fast=cases.is_first))
 def test_nan_and_inf_stay_in_their_segment(row, rng):
     lengths = [5, 40, 0, 3, 60, 1, 50]
