@@ -106,7 +106,6 @@ def _scan(lead, segments, *, fn, tree, names, identities, exclusive, reverse, ch
         return parts
     n_live = jnp.asarray(segments.offsets[-1])
     resets = start_flags(segments.head_bits(n), n_live, n, reverse)
-    parts = tuple(_pieces.live(x, segments) for x in parts)
 
     def join(earlier, reset, later):
         """`fn` where no segment starts. There it gets stand-ins without a gradient, which could be infinite, and is dropped."""
