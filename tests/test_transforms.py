@@ -223,7 +223,7 @@ def test_exports_with_symbolic_sizes(row, rng):
     op = row[0]
     n, s = jax.export.symbolic_shape("n, s")
     f = jax.jit(lambda o, *x: op.run(x, sk.Segments.from_offsets(o)))
-    shapes = [jax.ShapeDtypeStruct((n,), x.dtype) for x in op.draw(rng, "float32", (1,))]
+    shapes = [jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype) for x in op.draw(rng, "float32", (1,))]
     exported = jax.export.export(f, platforms=["cpu"])(jax.ShapeDtypeStruct((s + 1,), jnp.int32), *shapes)
     for lengths in ([3, 0, 6], [100], [1] * 50, [8, 8]):
         operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (sum(lengths),))]
