@@ -244,6 +244,15 @@ def is_first(row, value=None):
     return options is op.options[0] and walk == op.walks[0] and not value
 
 
+# Their rules and bodies are those of others in the table, or made of them.
+ALIKE = {"cummin", "min", "argmin", "all", "last", "mean", "var", "log_softmax", "standardize", "argsort"}
+
+
+def is_first_of_its_kind(row, value=None):
+    """Whether a row is the first of an operation with rules of its own."""
+    return is_first(row, value) and row[0].name.removeprefix("segmented_") not in ALIKE
+
+
 def is_broad(row, value=None):
     """Whether a row is the first of an operation that stands for others, or all of a cumsum by the loop."""
     op, _, walk = row

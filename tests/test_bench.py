@@ -27,6 +27,7 @@ def test_every_peer_gives_the_right_answer(table, workload):
         assert len(result.seconds) == 3
 
 
+@pytest.mark.slow
 def test_every_operation_of_the_family_and_its_peers():
     workload = workloads.flat(0, 3000)
     for operations, made in ((family.SCANS + family.ROWS, family.ROW_PEERS), (family.REDUCTIONS, family.REDUCTION_PEERS)):

@@ -65,7 +65,7 @@ def check_to_second_order(f, x, rng):
 
 
 @pytest.mark.parametrize(("row", "feature"), [
-    *cases.params(SMOOTH, [()], lambda row, feature: cases.is_first(row)),
+    *cases.params(SMOOTH, [()], cases.is_first_of_its_kind),
     *cases.params([row for row in SMOOTH if cases.is_first(row)], [(2,)], lambda row, feature: False),
 ])  # fmt: skip
 def test_both_modes_to_second_order(row, feature, rng):

@@ -30,7 +30,7 @@ def agree(got, want):
 
 
 @pytest.mark.parametrize(("row", "feature"), [
-    *cases.params(cases.THIN_ROWS, [()], lambda row, feature: cases.is_first(row)),
+    *cases.params(cases.THIN_ROWS, [()], cases.is_first_of_its_kind),
     *cases.params(cases.FIRST_ROWS, [(2,)], lambda row, feature: row in cases.BROAD_ROWS[:2]),
 ])  # fmt: skip
 def test_vmap(row, feature, rng):
