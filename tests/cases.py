@@ -119,8 +119,7 @@ class Op:
       like: what gives the dtype of the result of one row.
       size: how large an error may be.
       dtypes: those that it takes.
-      smooth: whether it has derivatives; they are those of the oracle where it is linear in all operands together.
-      linear: see there.
+      smooth: whether it has derivatives; where it is `linear` they are those of the oracle.
       broad: whether it stands for all that share its code, in tests of sizes and shapes.
     """
 
@@ -298,12 +297,10 @@ def result_dtype(op, x):
 
 def expected(op, options, operands, lengths, n, dtype):
     """The oracle's answer for flat rows in the dtype of the result: values, and how large an error may be."""
-    # Integers wrap in the dtype of the result.
-    operands = [x.astype(dtype) if dtype.kind in "iu" and x.dtype.kind in "biu" and op.like in PROMOTED else x for x in operands]
-    operands = [oracles.wide(x) for x in operands]
+    wraps = dtype.kind in "iu" and op.like in (jnp.cumsum, jnp.cumprod, jnp.sum, jnp.prod)  # integers, in the dtype of the result
+    operands = [oracles.wide(x.astype(dtype) if wraps and x.dtype.kind in "biu" else x) for x in operands]
     if op.kind == "spread":
-        x = operands[0]
-        parts = [(np.repeat(x[k : k + 1], m, 0),) for k, m in enumerate(lengths)]
+        parts = [(np.repeat(operands[0][k : k + 1], m, 0),) for k, m in enumerate(lengths)]
     else:
         parts = list(zip(*(oracles.split(x, lengths) for x in operands)))
     feature, shown = operands[0].shape[1:], operands[0].dtype
@@ -320,9 +317,6 @@ def expected(op, options, operands, lengths, n, dtype):
     if live:
         flat[:live], bound[:live] = np.concatenate(want), np.concatenate(size)
     return flat, bound
-
-
-PROMOTED = (jnp.cumsum, jnp.cumprod, jnp.sum, jnp.prod)
 
 
 def assert_close(got, want, size):
