@@ -61,6 +61,11 @@ def wide(x):
     return x.astype(accumulator(x.dtype))
 
 
+def attains(x, best):
+    """Where values are the best one that a maximum or minimum gave; NaN is NaN."""
+    return (x == best) | ((x != x) & (best != best))
+
+
 def lowest(dtype):
     """The least number of a dtype: what a maximum of nothing is."""
     return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else False if dtype.kind == "b" else jnp.iinfo(dtype).min

@@ -29,6 +29,11 @@ def spread(per_segment, segments, n, *, choice):
     return out.reshape(n, *per_segment.shape[1:])
 
 
+def of_segment(monoid, values, segments, *, choice):
+    """Each row gets the monoid over its segment; dead rows 0."""
+    return spread(reduce(monoid, (values,), segments, choice=choice), segments, values.shape[0], choice=choice)
+
+
 def take(values, rows, there):
     """Rows of `values`, by select 0 where `there` is false; `rows` may be anything then."""
     if 0 in values.shape or not rows.shape[0]:

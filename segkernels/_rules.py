@@ -20,8 +20,8 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from segkernels import _check, _verbs
-from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, wide
-from segkernels._segments import head_bits, live_flags, start_flags
+from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, attains, wide
+from segkernels._segments import head_bits, live_flags, moved, start_flags
 from segkernels._verbs import reduce_p, scan_p, spread_p
 
 # Scans ---------------------------------------------------------------------------------------------------------------
@@ -52,12 +52,7 @@ class _Walk:
 
     def before(self, y, start):
         """What an inclusive scan `y` was one row before, and `start` where no row is before."""
-        return jnp.where(self.starts, jnp.asarray(start, y.dtype), _moved(y, on=not self.reverse))
-
-
-def _moved(x, on):
-    """Each row one place on, or one back; the row at that end stays."""
-    return jnp.concatenate([x[:1], x[:-1]] if on else [x[1:], x[-1:]])
+        return jnp.where(self.starts, jnp.asarray(start, y.dtype), moved(y, on=not self.reverse))
 
 
 def _linearized_mul(walk, x, y):
@@ -126,7 +121,7 @@ def _scan_jvp(primals, tangents, *, monoid, reverse, exclusive, choice):
         inputs = of(dx)
     dy = walk.scan(AFFINE, gate, inputs, exclusive=exclusive)
     if exclusive:
-        y = walk.before(y, monoid.identity(*(x.dtype for x in values))[-1])
+        y = walk.before(y, monoid.identity_of(values)[-1])
         y = jnp.where(walk.live, y, jnp.zeros_like(y))
     dtype = primals[len(values) - 1].dtype
     return [y.astype(dtype)], [dy.astype(dtype)]
@@ -139,7 +134,7 @@ def _scan_transpose(cotangents, *operands, monoid, reverse, exclusive, choice):
     if type(ct) is ad.Zero:
         return [None] * len(gates) + [_no_cotangent(x), None, None]
     if not exclusive:  # what came in at a row passes the gates of the rows after it
-        gates = [_moved(gate, on=reverse) for gate in gates]
+        gates = [moved(gate, on=reverse) for gate in gates]
     (out,) = scan_p.bind(*gates, ct, heads, n_live, monoid=monoid, reverse=not reverse, exclusive=exclusive,
                          choice=choice.derived())  # fmt: skip
     return [None] * len(gates) + [out, None, None]
@@ -159,9 +154,9 @@ def _product_tangent(x, dx, y, offsets, total, choice):
 def _best_tangent(x, dx, y, offsets, total, choice):
     """The rows that attain a maximum or minimum share its tangent."""
     best = _verbs.spread(y, offsets, n=x.shape[0], choice=choice)
-    attains = (x == best) | ((x != x) & (best != best))
-    ties = jnp.maximum(total(attains.astype(jnp.int32)), 1)
-    return total(jnp.where(attains, dx, jnp.zeros_like(dx))) / ties.astype(dx.dtype)
+    shares = attains(x, best)
+    ties = jnp.maximum(total(shares.astype(jnp.int32)), 1)
+    return total(jnp.where(shares, dx, jnp.zeros_like(dx))) / ties.astype(dx.dtype)
 
 
 # From the values, their tangent and the result, the tangent of the result; `total` sums each segment.
@@ -233,6 +228,12 @@ def _pad_rows(x, rows):
     return jnp.pad(x, ((0, 0), (0, rows - x.shape[1]), (0, 0)))
 
 
+def _cleared(values, n_live):
+    """Members ``[b, n, f]`` with zeros in dead rows: once joined these are live, and must not come back from a derivative."""
+    live = jax.vmap(lambda m: live_flags(m, values[0].shape[1]))(n_live)[..., None]
+    return [jnp.where(live, x, jnp.zeros((), x.dtype)) for x in values]
+
+
 def _batch_size(operands, dims):
     return next(x.shape[d] for x, d in zip(operands, dims) if d is not None)
 
@@ -257,13 +258,9 @@ def _scan_batch(operands, dims, **params):
     bit = jnp.uint32(1) << (n_live & 31).astype(jnp.uint32)
     dead = jnp.where(word == (n_live >> 5)[:, None], bit[:, None], jnp.uint32(0))
     total = _total_rows("scan", b, 32 * words, n_live.dtype)
-    # What dead rows hold must not come back from a derivative, in which they are live.
-    live = (jnp.arange(n, dtype=n_live.dtype)[None] < n_live[:, None])[..., None]
-    values = [jnp.where(live, x, jnp.zeros((), x.dtype)) for x in values]
-    values = [_pad_rows(x, 32 * words).reshape(total, x.shape[2]) for x in values]
+    values = [_pad_rows(x, 32 * words).reshape(total, x.shape[2]) for x in _cleared(values, n_live)]
     out = scan_p.bind(*values, (heads | dead).reshape(-1), jnp.asarray(total, n_live.dtype), **params)
-    out = [y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out]
-    return [jnp.where(live, y, jnp.zeros((), y.dtype)) for y in out], [0] * len(out)
+    return _cleared([y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out], n_live), [0] * len(out)
 
 
 def _joined_offsets(offsets, n):
@@ -289,8 +286,7 @@ def _reduce_batch(operands, dims, **params):
     b = _batch_size(operands, dims)
     *values, offsets = [_at_front(x, d, b) for x, d in zip(operands, dims)]
     n, s = values[0].shape[1], offsets.shape[1] - 1
-    live = (jnp.arange(n, dtype=offsets.dtype)[None] < offsets[:, -1:])[..., None]  # as in a scan
-    values = [jnp.where(live, x, jnp.zeros((), x.dtype)).reshape(b * n, x.shape[2]) for x in values]
+    values = [x.reshape(b * n, x.shape[2]) for x in _cleared(values, offsets[:, -1])]
     out = reduce_p.bind(*values, _joined_offsets(offsets, n), **params)
     return [y.reshape(b, s + 1, y.shape[1])[:, :s] for y in out], [0] * len(out)
 

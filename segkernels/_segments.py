@@ -265,6 +265,11 @@ def start_flags(heads, n_live, n, reverse):
     return row_flags(reset_bits(heads, n_live, reverse), n) | ~live_flags(n_live, n)
 
 
+def moved(x, on):
+    """Each row one place on, or one back; the row at that end stays."""
+    return jnp.concatenate([x[:1], x[:-1]] if on else [x[1:], x[-1:]])
+
+
 def fit(call, offsets: np.ndarray) -> np.ndarray:
     """Offsets as a locked int32 array, or int64 where they need it and JAX has it."""
     dtype = np.int32

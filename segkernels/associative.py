@@ -1,6 +1,5 @@
 """Segmented scans with any associative function of the user's."""
 
-
 import warnings
 
 import jax
@@ -11,7 +10,7 @@ from jax import lax
 from segkernels import _check, _host, _pieces, _select
 from segkernels._forms import Operation, apply
 from segkernels._ragged import Ragged
-from segkernels._segments import start_flags
+from segkernels._segments import moved, start_flags
 
 
 def segmented_associative_scan(
@@ -134,8 +133,7 @@ def _scan(lead, segments, *, fn, tree, names, identities, exclusive, reverse, ch
         walk = walk or "loop"  # the other one needs the number of rows
     out = walks[walk](parts, resets) if walk else lax.platform_dependent(parts, resets, cpu=loop, default=associative)
     if exclusive:
-        out = [jnp.concatenate([y[1:], y[-1:]] if reverse else [y[:1], y[:-1]]) for y in out]
-        out = [_pick(resets, e, y) for e, y in zip(identity, out)]
+        out = [_pick(resets, e, moved(y, on=not reverse)) for e, y in zip(identity, out)]
     return tuple(_pieces.live(y, segments) for y in out)
 
 

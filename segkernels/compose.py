@@ -171,8 +171,7 @@ def _below_top(values, segments, choice):
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _softmax_of(values, segments, choice):
     powers = jnp.exp(_below_top(values, segments, choice))
-    total = _pieces.reduce(ADD, (powers,), segments, choice=choice)
-    return _pieces.live(powers / _pieces.spread(total, segments, values.shape[0], choice=choice), segments)
+    return _pieces.live(powers / _pieces.of_segment(ADD, powers, segments, choice=choice), segments)
 
 
 @_softmax_of.defjvp
@@ -180,8 +179,7 @@ def _softmax_jvp(choice, primals, tangents):
     values, segments = primals
     out, choice = _softmax_of(values, segments, choice), choice.derived()
     tangent = _pieces.live(tangents[0], segments)
-    mean = _pieces.reduce(ADD, (out * tangent,), segments, choice=choice)
-    return out, out * (tangent - _pieces.spread(mean, segments, values.shape[0], choice=choice))
+    return out, out * (tangent - _pieces.of_segment(ADD, out * tangent, segments, choice=choice))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -196,8 +194,7 @@ def _log_softmax_jvp(choice, primals, tangents):
     values, segments = primals
     out, choice = _log_softmax_of(values, segments, choice), choice.derived()
     tangent = _pieces.live(tangents[0], segments)
-    mean = _pieces.reduce(ADD, (jnp.exp(out) * tangent,), segments, choice=choice)
-    return out, _pieces.live(tangent - _pieces.spread(mean, segments, values.shape[0], choice=choice), segments)
+    return out, _pieces.live(tangent - _pieces.of_segment(ADD, jnp.exp(out) * tangent, segments, choice=choice), segments)
 
 
 def _standardize(values, segments, *, epsilon, choice):

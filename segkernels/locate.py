@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from segkernels import _pieces, _select
-from segkernels._algebra import MAX, MIN, highest
+from segkernels._algebra import MAX, MIN, attains, highest
 from segkernels._reduction import reduction
 
 
@@ -73,10 +73,9 @@ def _index(values, segments, *, monoid, dtype, choice):
     del dtype
     offsets, n = jnp.asarray(segments.offsets), values.shape[0]
     values = lax.stop_gradient(values)
-    best = _pieces.spread(_pieces.reduce(monoid, (values,), segments, choice=choice), segments, n, choice=choice)
-    attains = (values == best) | ((values != values) & (best != best))
+    best = _pieces.of_segment(monoid, values, segments, choice=choice)
     rows = _pieces.over_features(jnp.arange(n, dtype=offsets.dtype), values)
-    rows = jnp.where(attains, rows, jnp.asarray(highest(offsets.dtype), offsets.dtype))
+    rows = jnp.where(attains(values, best), rows, jnp.asarray(highest(offsets.dtype), offsets.dtype))
     out = _pieces.reduce(MIN, (rows,), segments, choice=choice)
     return out - _pieces.over_features(offsets[:-1], out)
 
