@@ -110,7 +110,8 @@ def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
     first_left = start + go != split_end
     left, right = jnp.where(first_left, start + go, split_start + go), jnp.where(first_left, split_end, end)
     pick = lambda one, other: tuple(jnp.where(first_left, a, b) for a, b in zip(one, other))
-    rest, out = run(left, right, pick(first, second), out, width)
+    alone = min(width, 32 // values[0].dtype.itemsize)  # eight exponentials of float64 would be over the limit
+    rest, out = run(left, right, pick(first, second), out, alone)
     if in_blocks:
         return tuple(_clear_last(y, n, whole) for y in out)
     return out if reverse else run(whole, n, pick(second, rest), out, 1)[1]
