@@ -106,3 +106,7 @@ AFFINE = Monoid("affine", _affine, lambda gate, dtype: (1, 0), carried=1)
 # The earlier piece wins: a scan with it carries the first row of each segment to all of its rows. It has no identity; what
 # stands for one meets no live row, for each of them has a head before it.
 FIRST = Monoid("first", lambda a, b: a, lambda dtype: (0,))
+
+# On pairs (valid, x): the last valid x so far, and before the first one what is there. It takes no part of x apart.
+LATEST = Monoid("latest", lambda a, b: (a[0] | b[0], jnp.where(b[0] | ~a[0], b[1], a[1])), lambda valid, dtype: (False, 0),
+                carried=1)  # fmt: skip

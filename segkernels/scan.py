@@ -22,9 +22,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from segkernels import _pieces, _select
-from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, highest, wide
+from segkernels._algebra import ADD, AFFINE, LATEST, LOGADDEXP, MAX, MIN, MUL, wide
 from segkernels._forms import Operation, apply, as_by
 from segkernels._ragged import Ragged
 from segkernels._segments import live_flags
@@ -213,10 +214,10 @@ def _fill(values, segments, valid, *, reverse, choice):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
 def _filled(values, valid, segments, reverse, choice):
-    source = _sources(valid, segments, reverse, choice)
-    if valid.ndim == 1:
+    if valid.ndim < values.ndim:
+        source = _sources(valid, segments, reverse, choice)
         return _pieces.take(values, source, live_flags(jnp.asarray(segments.offsets[-1]), source.shape[0]))
-    return _pieces.live(jnp.take_along_axis(values, source, 0, mode="clip"), segments)
+    return _pieces.scan(LATEST, (valid, values), segments, exclusive=False, reverse=reverse, choice=choice)
 
 
 @_filled.defjvp
@@ -224,22 +225,21 @@ def _filled_jvp(reverse, choice, primals, tangents):
     values, valid, segments = primals
     choice = choice.derived()
     # Not by those indices, whose transpose would add in no fixed order on a GPU, but by an affine scan with gates.
-    source = _sources(valid, segments, reverse, choice)
-    rows = _pieces.over_features(jnp.arange(source.shape[0], dtype=source.dtype), source)
-    keeps = jnp.broadcast_to(_pieces.over_features(source != rows, values) if valid.ndim == 1 else source != rows, values.shape)
+    keeps = _pieces.over_features(_sources(valid, segments, reverse, choice) != _row_numbers(valid, segments), values)
+    keeps = jnp.broadcast_to(keeps, values.shape)
     inputs = jnp.where(keeps, jnp.zeros_like(values), tangents[0])
     tangent = _pieces.scan(AFFINE, (keeps, inputs), segments, exclusive=False, reverse=reverse, choice=choice)
     return _filled(values, valid, segments, reverse, choice), tangent
 
 
+def _row_numbers(valid, segments):
+    return lax.broadcasted_iota(segments.offsets.dtype, valid.shape, 0)
+
+
 def _sources(valid, segments, reverse, choice):
     """The row that each row is filled from: the last valid one of its segment, or itself."""
-    rows = jnp.arange(valid.shape[0], dtype=segments.offsets.dtype)
-    rows = jnp.broadcast_to(_pieces.over_features(rows, valid), valid.shape)
-    nearest, none = (MIN, highest(rows.dtype)) if reverse else (MAX, -1)
-    found = _pieces.scan(nearest, (jnp.where(valid, rows, jnp.asarray(none, rows.dtype)),), segments, exclusive=False,
-                         reverse=reverse, choice=choice)  # fmt: skip
-    return jnp.where(found == none, rows, found)
+    rows = _row_numbers(valid, segments)
+    return _pieces.scan(LATEST, (valid, rows), segments, exclusive=False, reverse=reverse, choice=choice)
 
 
 def _one_a_value(x, values):

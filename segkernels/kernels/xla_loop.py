@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from segkernels._algebra import MAX
-from segkernels._segments import reset_bits
+from segkernels._algebra import LATEST, MAX, MIN
+from segkernels._segments import live_flags, reset_bits
 
 _SCAN_BYTES, _REDUCE_BYTES = 128, 32  # of a row of features in one iteration of the loop
 _PIECE = 64  # steps of a reduction in a piece, and pieces in a group
@@ -22,12 +22,35 @@ _PIECE = 64  # steps of a reduction in a piece, and pieces in a group
 
 def scan(values, heads, n_live, *, monoid, reverse, exclusive):
     """As `kernels.xla.scan`, of values in the dtype they are combined in."""
-    n, f = values[0].shape
-    fold = dict(monoid=monoid, reverse=reverse, exclusive=exclusive)
     resets = reset_bits(heads, n_live, reverse)
-    if f == 1 and not (isinstance(n, int) and n < 8):
+    if monoid is LATEST and not exclusive:
+        return (_scan_latest(*values, resets, n_live, reverse),)
+    return _scan(values, resets, n_live, monoid=monoid, reverse=reverse, exclusive=exclusive)
+
+
+def _scan(values, resets, n_live, **fold):
+    if _in_lanes(values[0].shape):
         return _scan_lanes(tuple(x[:, 0] for x in values), resets, n_live, **fold)
     return _scan_rows(values, resets, n_live, **fold)
+
+
+def _in_lanes(shape):
+    n, f = shape
+    return f == 1 and not (isinstance(n, int) and n < 8)
+
+
+def _scan_latest(valid, values, resets, n_live, reverse):
+    """By the numbers of valid rows, whose maximum (from the end: minimum) needs no select a row, which would be a branch."""
+    monoid = MIN if reverse else MAX
+    rows = lax.broadcasted_iota(n_live.dtype, values.shape, 0)
+    none = monoid.identity_of((rows,))[0]
+    numbers = (jnp.where(valid, rows, none),)
+    fold = dict(monoid=monoid, reverse=reverse, exclusive=False)
+    if _in_lanes(values.shape):
+        return _scan(numbers, resets, n_live, look_up=values[:, 0], **fold)[0]
+    (found,) = _scan_rows(numbers, resets, n_live, **fold)
+    out = jnp.take_along_axis(values, jnp.where(found == none, rows, found), 0, mode="clip")
+    return jnp.where(live_flags(n_live, len(values))[:, None], lax.optimization_barrier(out), jnp.zeros((), out.dtype))
 
 
 def reduce(values, offsets, monoid):
@@ -60,13 +83,15 @@ def _fold(state, row, reset, monoid, exclusive):
     return tuple(jnp.where(reset, e, s) for e, s in zip(monoid.identity_of(row), state))[monoid.gives], after
 
 
-def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
+def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive, look_up=None):
     """Scan 1-D values: two lanes of rows at once, split where a segment starts near the middle.
 
     A fold is a chain in which each step waits for the one before; two chains in one iteration hide half of that
     wait. No segment is folded by both lanes, so the bits are those of one fold. Lanes begin and end at multiples of
     8 rows, where a block finds its bits in one word. Both fold the block with the split; the first lane, which knows
     the rows before the split, stores it last.
+
+    With `look_up`, rows ``[n]``, a result is the number of the row to store, and the identity means the row at hand.
     """
 
     def step(start, done, state, out, width):
@@ -77,6 +102,9 @@ def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
         for u in reversed(range(width)) if reverse else range(width):
             reset = (bits & np.uint32(1 << u)) != 0
             stored[u], state = _fold(state, tuple(b[u] for b in block), reset, monoid, exclusive)
+            if look_up is not None:
+                (found,) = stored[u]
+                stored[u] = slice_rows(look_up, jnp.where(found == identity[0], low + u, found), 1)
         return state, tuple(update_rows(y, jnp.stack(column), low) for y, column in zip(out, zip(*stored)))
 
     def run(start, end, state, out, width):
@@ -91,8 +119,8 @@ def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive):
         return done + width // 2, first, second, out
 
     width = 8 // len(values)
-    state = monoid.identity_of(values)
-    out = tuple(jnp.zeros_like(x) for x in values[monoid.gives])
+    state = identity = monoid.identity_of(values)
+    out = tuple(jnp.zeros_like(x) for x in (values[monoid.gives] if look_up is None else (look_up,)))
     # Where blocks of 8 fill the buffer the last one may run into dead rows; else a loop of single rows ends the fold.
     in_blocks = out[0].shape[0] % 8 == 0
     whole = (n + 7 if in_blocks else n) // 8 * 8
