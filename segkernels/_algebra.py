@@ -66,6 +66,19 @@ def attains(x, best):
     return (x == best) | ((x != x) & (best != best))
 
 
+def itself(rows, per_segment, position):
+    """What a reduction folds, if not something that it makes of each row on the way."""
+    del per_segment, position
+    return rows
+
+
+def made(of, values, per_segment, offsets):
+    """What a reduction makes of a row, as shapes ``[1, f]`` and dtypes."""
+    row = lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)
+    position = jax.ShapeDtypeStruct((1, 1), offsets.dtype)
+    return jax.eval_shape(of, tuple(map(row, values)), tuple(map(row, per_segment)), position)
+
+
 def lowest(dtype):
     """The least number of a dtype: what a maximum of nothing is."""
     return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else False if dtype.kind == "b" else jnp.iinfo(dtype).min

@@ -1,4 +1,4 @@
-"""The only file that touches private JAX names: each with a public way round it, and the day it may go."""
+"""What depends on the version of JAX, and every private name: each with a public way round it, and the day it may go."""
 
 import contextlib
 import functools
@@ -14,6 +14,9 @@ try:
     from jax._src.core import trace_state_clean as _trace_state_clean
 except ImportError:
     _trace_state_clean = None
+
+# Whether a native loop on CPU holds no more than 1,024 bytes an iteration. Goes with the versions of JAX before 0.12.
+SMALL_LOOPS = jax.__version_info__ < (0, 12)
 
 
 def now():

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from segkernels import _verbs
-from segkernels._algebra import ADD, MAX
+from segkernels._algebra import ADD, MAX, itself
 from segkernels._segments import live_flags
 
 
@@ -17,10 +17,15 @@ def scan(monoid, parts, segments, *, exclusive, reverse, choice):
     return out.reshape(values.shape)
 
 
-def reduce(monoid, parts, segments, *, choice):
-    """The monoid over each segment, ``[num_segments, *feature]``; empty ones give its identity."""
-    (out,) = _verbs.reduce(tuple(map(_verbs.columns, parts)), jnp.asarray(segments.offsets), monoid=monoid, choice=choice)
-    return out.reshape(segments.num_segments, *parts[0].shape[1:])
+def reduce(monoid, values, segments, *, choice, of=itself, per_segment=()):
+    """The monoid over each segment, ``[num_segments, *feature]``; empty ones give its identity.
+
+    It folds what `of` makes of each row, of the rows of `per_segment` for its segment and of its position there: see
+    `_verbs.reduce`.
+    """
+    (out,) = _verbs.reduce((_verbs.columns(values),), jnp.asarray(segments.offsets), monoid=monoid, choice=choice, of=of,
+                           per_segment=tuple(map(_verbs.columns, per_segment)))  # fmt: skip
+    return out.reshape(segments.num_segments, *values.shape[1:])
 
 
 def spread(per_segment, segments, n, *, choice):
@@ -31,7 +36,7 @@ def spread(per_segment, segments, n, *, choice):
 
 def of_segment(monoid, values, segments, *, choice):
     """Each row gets the monoid over its segment; dead rows 0."""
-    return spread(reduce(monoid, (values,), segments, choice=choice), segments, values.shape[0], choice=choice)
+    return spread(reduce(monoid, values, segments, choice=choice), segments, values.shape[0], choice=choice)
 
 
 def take(values, rows, there):
@@ -61,7 +66,7 @@ def live(values, segments, fill=0):
 
 def mean(values, segments, *, choice):
     """The mean of each segment of floats; 0 of an empty one."""
-    total = reduce(ADD, (values,), segments, choice=choice)
+    total = reduce(ADD, values, segments, choice=choice)
     return total / jnp.maximum(lengths(segments, total), 1).astype(total.dtype)
 
 
@@ -71,6 +76,18 @@ def deviations(values, segments, *, choice):
     return values - spread(mean(values, segments, choice=choice), segments, values.shape[0], choice=choice)
 
 
+def power(rows, tops, position):
+    """The exponential of a row, taken below the top of its segment if one is given; for reductions to fold."""
+    del position
+    return (jnp.exp(rows[0] - tops[0] if tops else rows[0]),)
+
+
+def squared_distance(rows, means, position):
+    """The squared distance of a row from the mean of its segment; for reductions to fold."""
+    del position
+    return (squares(rows[0] - means[0]),)
+
+
 def squares(values):
     """The squares of real numbers, and of complex ones those of their magnitudes."""
     return jnp.square(values.real) + jnp.square(values.imag) if jnp.iscomplexobj(values) else jnp.square(values)
@@ -78,4 +95,4 @@ def squares(values):
 
 def top(values, segments, *, choice):
     """The largest of each segment, to be taken out before `exp`; of no gradient itself."""
-    return reduce(MAX, (lax.stop_gradient(values),), segments, choice=choice)
+    return reduce(MAX, lax.stop_gradient(values), segments, choice=choice)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from segkernels import _check, _verbs
-from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, attains, wide
+from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, attains, itself, wide
 from segkernels._segments import head_bits, live_flags, moved, start_flags
 from segkernels._verbs import reduce_p, scan_p, spread_p
 
@@ -163,11 +163,14 @@ def _best_tangent(x, dx, y, offsets, total, choice):
 _REDUCED = {MUL: _product_tangent, MAX: _best_tangent, MIN: _best_tangent}
 
 
-def _reduce_jvp(primals, tangents, *, monoid, choice):
+def _reduce_jvp(primals, tangents, *, monoid, choice, of, given):
     *values, offsets = primals
-    out = reduce_p.bind(*primals, monoid=monoid, choice=choice)
+    out = reduce_p.bind(*primals, monoid=monoid, choice=choice, of=of, given=given)
     if all(map(_still, tangents)) or not jnp.issubdtype(out[0].dtype, jnp.inexact):
         return out, [_zero(y) for y in out]
+    if of is not itself:  # the tangent is that of what it makes, in a pass of its own
+        made = functools.partial(_made, offsets=offsets, of=of, given=given, choice=choice.derived())
+        values, tangents = jax.jvp(made, values, [ad.instantiate_zeros(t) for t in tangents[:-1]])
 
     def total(x):
         return _verbs.reduce((x,), offsets, monoid=ADD, choice=choice.derived())[0]
@@ -176,6 +179,17 @@ def _reduce_jvp(primals, tangents, *, monoid, choice):
         return out, [total(tangents[0])]
     dy = _REDUCED[monoid](wide(values[0]), wide(tangents[0]), wide(out[0]), offsets, total, choice.derived())
     return out, [dy.astype(values[0].dtype)]
+
+
+def _made(*operands, offsets, of, given, choice):
+    """What a reduction makes of its rows, as arrays ``[n, f]``. Dead rows are cleared: they must not come back as NaN."""
+    values, per_segment, _ = _verbs.parted((*operands, offsets), given)
+    n = values[0].shape[0]
+    live = live_flags(offsets[-1], n)[:, None]
+    row = jax.lax.broadcasted_iota(offsets.dtype, (n, 1), 0)
+    spread = functools.partial(_verbs.spread, offsets=offsets, n=n, choice=choice)
+    cleared = tuple(jnp.where(live, x, jnp.zeros((), x.dtype)) for x in values)
+    return of(cleared, tuple(map(spread, per_segment)), row - spread(offsets[:-1, None]))
 
 
 def _reduce_transpose(cotangents, values, offsets, *, choice, **_):
@@ -197,7 +211,7 @@ def _spread_transpose(cotangents, per_segment, offsets, *, choice, **_):
     (ct,) = cotangents
     if type(ct) is ad.Zero:
         return [_no_cotangent(per_segment), None]
-    return [*reduce_p.bind(ct, offsets, monoid=ADD, choice=choice.derived()), None]
+    return [*_verbs.reduce((ct,), offsets, monoid=ADD, choice=choice.derived()), None]
 
 
 def _no_cotangent(operand):
@@ -226,6 +240,12 @@ def _at_front(x, dim, b):
 def _pad_rows(x, rows):
     """``[b, n, f]`` to ``[b, rows, f]``."""
     return jnp.pad(x, ((0, 0), (0, rows - x.shape[1]), (0, 0)))
+
+
+def _with_dead_segment(per_segment):
+    """Members ``[b, s, f]``, each with a row of zeros for its dead rows, joined: ``[b * (s + 1), f]``."""
+    b, s, f = per_segment.shape
+    return _pad_rows(per_segment, s + 1).reshape(b * (s + 1), f)
 
 
 def _cleared(values, n_live):
@@ -284,10 +304,12 @@ def _reduce_batch(operands, dims, **params):
     if dims[-1] is None:
         return _batch_by_features(reduce_p, operands, dims, 1, params)
     b = _batch_size(operands, dims)
-    *values, offsets = [_at_front(x, d, b) for x, d in zip(operands, dims)]
+    operands = [_at_front(x, d, b) for x, d in zip(operands, dims)]
+    values, per_segment, offsets = _verbs.parted(operands, params["given"])
     n, s = values[0].shape[1], offsets.shape[1] - 1
     values = [x.reshape(b * n, x.shape[2]) for x in _cleared(values, offsets[:, -1])]
-    out = reduce_p.bind(*values, _joined_offsets(offsets, n), **params)
+    per_segment = [_with_dead_segment(x) for x in per_segment]
+    out = reduce_p.bind(*values, *per_segment, _joined_offsets(offsets, n), **params)
     return [y.reshape(b, s + 1, y.shape[1])[:, :s] for y in out], [0] * len(out)
 
 
@@ -296,9 +318,8 @@ def _spread_batch(operands, dims, *, n, choice):
         return _batch_by_features(spread_p, operands, dims, 1, dict(n=n, choice=choice))
     b = _batch_size(operands, dims)
     per_segment, offsets = [_at_front(x, d, b) for x, d in zip(operands, dims)]
-    s, f = per_segment.shape[1:]
-    per_segment = _pad_rows(per_segment, s + 1).reshape(b * (s + 1), f)  # zero for the dead rows
-    (out,) = spread_p.bind(per_segment, _joined_offsets(offsets, n), n=b * n, choice=choice)
+    f = per_segment.shape[2]
+    (out,) = spread_p.bind(_with_dead_segment(per_segment), _joined_offsets(offsets, n), n=b * n, choice=choice)
     return [out.reshape(b, n, f)], [0]
 
 

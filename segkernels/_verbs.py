@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from segkernels import _select
+from segkernels._algebra import itself, made
 
 ShapedArray = jax.core.ShapedArray
 
@@ -29,9 +30,17 @@ def scan(values: tuple, heads, n_live, *, monoid, reverse, exclusive, choice) ->
     return tuple(scan_p.bind(*values, heads, n_live, monoid=monoid, reverse=reverse, exclusive=exclusive, choice=choice))
 
 
-def reduce(values: tuple, offsets, *, monoid, choice) -> tuple:
-    """Fold each segment of ``[n, f]`` values into a row of ``[s, f]``; empty ones give the identity."""
-    return tuple(reduce_p.bind(*values, offsets, monoid=monoid, choice=choice))
+def reduce(values: tuple, offsets, *, monoid, choice, of=itself, per_segment=()) -> tuple:
+    """Fold each segment of ``[n, f]`` values into a row of ``[s, f]``; empty ones give the identity.
+
+    Args:
+      values, offsets, monoid, choice: what to fold, over which segments, how, and where.
+      of: a function of this package, the same object in every call: ``(rows, per_segment, position) -> parts`` makes what
+        is folded of some rows ``[r, f]`` of the values, the rows ``[1, f]`` of `per_segment` for their segment, and
+        their numbers in it, ``[r, 1]``. Element by element, in the dtypes it is folded in.
+      per_segment: arrays ``[s, f]``, spread over their segments only as the fold goes along.
+    """
+    return tuple(reduce_p.bind(*values, *per_segment, offsets, monoid=monoid, choice=choice, of=of, given=len(per_segment)))
 
 
 def spread(per_segment, offsets, *, n, choice):
@@ -88,15 +97,21 @@ def _scan_run(*operands, platform, **params):
     return list(kernels.scan(tuple(values), heads, n_live, **params))
 
 
-def _reduce_shapes(*operands, monoid, **_):
-    *values, offsets = operands
-    return [ShapedArray((offsets.shape[0] - 1, x.shape[1]), x.dtype) for x in values[monoid.gives]]
+def parted(operands, given):
+    """The operands of `reduce_p`: values, `given` arrays of rows a segment, offsets."""
+    *rows, offsets = operands
+    return tuple(rows[: len(rows) - given]), tuple(rows[len(rows) - given :]), offsets
 
 
-def _reduce_run(*operands, platform, **params):
+def _reduce_shapes(*operands, monoid, of, given, **_):
+    values, per_segment, offsets = parted(operands, given)
+    parts = made(of, values, per_segment, offsets)
+    return [ShapedArray((offsets.shape[0] - 1, x.shape[1]), x.dtype) for x in parts[monoid.gives]]
+
+
+def _reduce_run(*operands, platform, given, **params):
     kernels, params = _choose(reduce_p, operands, params, platform)
-    *values, offsets = operands
-    return list(kernels.reduce(tuple(values), offsets, **params))
+    return list(kernels.reduce(*parted(operands, given), **params))
 
 
 def _spread_shapes(per_segment, offsets, *, n, **_):

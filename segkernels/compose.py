@@ -185,7 +185,7 @@ def _softmax_jvp(choice, primals, tangents):
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _log_softmax_of(values, segments, choice):
     below = _below_top(values, segments, choice)
-    total = jnp.log(_pieces.reduce(ADD, (jnp.exp(below),), segments, choice=choice))
+    total = jnp.log(_pieces.reduce(ADD, below, segments, of=_pieces.power, choice=choice))
     return _pieces.live(below - _pieces.spread(total, segments, values.shape[0], choice=choice), segments)
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from segkernels import _pieces, _select
-from segkernels._algebra import MAX, MIN, attains, highest
+from segkernels._algebra import MAX, MIN, attains, highest, wide
 from segkernels._reduction import reduction
 
 
@@ -71,13 +71,16 @@ def segmented_last(x, segments=None, *, empty=0, implementation=None):
 def _index(values, segments, *, monoid, dtype, choice):
     """The first of the rows that attain the best value of their segment."""
     del dtype
-    offsets, n = jnp.asarray(segments.offsets), values.shape[0]
-    values = lax.stop_gradient(values)
-    best = _pieces.of_segment(monoid, values, segments, choice=choice)
-    rows = _pieces.over_features(jnp.arange(n, dtype=offsets.dtype), values)
-    rows = jnp.where(attains(values, best), rows, jnp.asarray(highest(offsets.dtype), offsets.dtype))
-    out = _pieces.reduce(MIN, (rows,), segments, choice=choice)
-    return out - _pieces.over_features(offsets[:-1], out)
+    values = wide(lax.stop_gradient(values))
+    best = _pieces.reduce(monoid, values, segments, choice=choice)
+    return _pieces.reduce(MIN, values, segments, of=_where_attained, per_segment=(best,), choice=choice)
+
+
+def _where_attained(rows, best, position):
+    """The position of a row that attains the best value, and the largest integer of others."""
+    (x,), (best,) = rows, best
+    others = jnp.where(attains(x, best), 0, highest(position.dtype)).astype(position.dtype)
+    return (position | others,)
 
 
 def _row(values, segments, *, last, dtype, choice):

@@ -171,12 +171,12 @@ def segmented_logsumexp(x, segments=None, *, empty=-np.inf, implementation=None)
 
 
 def _fold(values, segments, *, monoid, choice, like=None, dtype=None):
-    return _pieces.reduce(monoid, (as_by(like, values, dtype),), segments, choice=choice)
+    return _pieces.reduce(monoid, as_by(like, values, dtype), segments, choice=choice)
 
 
 def _truth(values, segments, *, monoid, dtype, choice):
     del dtype
-    return _pieces.reduce(monoid, (values != jnp.zeros((), values.dtype),), segments, choice=choice)
+    return _pieces.reduce(monoid, values != jnp.zeros((), values.dtype), segments, choice=choice)
 
 
 def _floats(values, dtype, choice):
@@ -194,8 +194,8 @@ def _mean(values, segments, *, dtype, choice):
 
 def _var(values, segments, *, ddof, dtype, choice):
     values, dtype = _floats(values, dtype, choice)
-    away = _pieces.deviations(values, segments, choice=choice)
-    total = _pieces.reduce(ADD, (_pieces.squares(away),), segments, choice=choice)
+    mean = _pieces.mean(values, segments, choice=choice)
+    total = _pieces.reduce(ADD, values, segments, of=_pieces.squared_distance, per_segment=(mean,), choice=choice)
     freedom = _pieces.lengths(segments, total).astype(total.dtype) - ddof
     enough = freedom > 0
     out = jnp.where(enough, total / jnp.where(enough, freedom, jnp.ones_like(freedom)), jnp.nan)
@@ -205,10 +205,9 @@ def _var(values, segments, *, ddof, dtype, choice):
 def _logsumexp(values, segments, *, dtype, choice):
     del dtype
     values = as_by(jnp.exp, values)
-    dtype, values = values.dtype, _pieces.live(wide(values), segments)
+    dtype, values = values.dtype, wide(values)
     top = _pieces.top(values, segments, choice=choice)
     top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))  # infinities stay, and exp takes them as they are
-    powers = jnp.exp(values - _pieces.spread(top, segments, values.shape[0], choice=choice))
-    total = _pieces.reduce(ADD, (powers,), segments, choice=choice)
+    total = _pieces.reduce(ADD, values, segments, of=_pieces.power, per_segment=(top,), choice=choice)
     none = total == 0
     return jnp.where(none, -jnp.inf, jnp.log(jnp.where(none, jnp.ones_like(total), total)) + top).astype(dtype)

@@ -11,7 +11,7 @@ Three walks, named by `Config.walk` and tested against each other:
 import jax.numpy as jnp
 from jax import lax
 
-from segkernels._algebra import FIRST, wide
+from segkernels._algebra import FIRST, itself, made, wide
 from segkernels._segments import head_bits, reset_bits, row_flags
 from segkernels.kernels import xla_loop
 from segkernels.kernels.xla_loop import slice_rows, update_rows
@@ -54,15 +54,35 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):
     return tuple(y[:n].reshape(x.shape).astype(x.dtype) for y, x in zip(out, values[monoid.gives]))
 
 
-def reduce(values, offsets, *, monoid, config):
-    """Fold each segment of ``[n, f]`` into one row: a tuple of arrays ``[s, f]``; empty ones give the identity."""
+def reduce(values, per_segment, offsets, *, monoid, of, config):
+    """Fold what `of` makes of each row of a segment into one row.
+
+    Args:
+      values: tuple of arrays ``[n, f]``.
+      per_segment: tuple of arrays ``[s, f]``, which `of` sees beside the rows of their segment; see `_verbs.reduce`.
+      offsets: ``[s + 1]``.
+      monoid, of: what to fold, and of what.
+      config: `Config` with a walk of `REDUCE_WALKS`.
+
+    Returns:
+      A tuple of arrays ``[s, f]`` like what `of` makes; empty segments give the identity.
+    """
     n, f = values[0].shape
-    if 0 in (n, f, offsets.shape[0] - 1):
-        return tuple(jnp.full((offsets.shape[0] - 1, f), e) for e in monoid.identity_of(values)[monoid.gives])
+    s = offsets.shape[0] - 1
+    if 0 in (n, f, s):
+        identity = monoid.identity_of(made(of, values, per_segment, offsets))
+        return tuple(jnp.full((s, f), e) for e in identity[monoid.gives])
     offsets = jnp.clip(offsets, 0, n)
-    walk = dict(loop=xla_loop.reduce, associative=_reduce_associative, segment_sum=_reduce_by_ids)[config.walk]
-    out = walk(_widened(values), offsets, monoid)
-    return tuple(y.astype(x.dtype) for y, x in zip(out, values[monoid.gives]))
+    if config.walk == "loop":
+        out = xla_loop.reduce(_widened(values), per_segment, offsets, monoid, of)
+    else:
+        walk = _reduce_associative if config.walk == "associative" else _reduce_by_ids
+        if of is not itself:
+            row = lax.broadcasted_iota(offsets.dtype, (n, 1), 0)
+            starts, *per_segment = (spread(x, offsets, n=n, config=config) for x in (offsets[:-1, None], *per_segment))
+            values = of(values, tuple(per_segment), row - starts)
+        out = walk(_widened(values), offsets, monoid)
+    return tuple(y.astype(x.dtype) for y, x in zip(out, values[monoid.gives])) if of is itself else out
 
 
 def spread(per_segment, offsets, *, n, config):

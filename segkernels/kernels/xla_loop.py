@@ -8,12 +8,12 @@ past that each operation of the body is a task of its own and a row costs 50 tim
 tests read the compiled text for the native loop, for every monoid and dtype.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from segkernels._algebra import LATEST, MAX, MIN
+from segkernels import _compat
+from segkernels._algebra import LATEST, MAX, MIN, itself, made
 from segkernels._segments import live_flags, reset_bits
 
 _SCAN_BYTES, _REDUCE_BYTES = 128, 32  # of a row of features in one iteration of the loop
@@ -53,13 +53,13 @@ def _scan_latest(valid, values, resets, n_live, reverse):
     return jnp.where(live_flags(n_live, len(values))[:, None], lax.optimization_barrier(out), jnp.zeros((), out.dtype))
 
 
-def reduce(values, offsets, monoid):
+def reduce(values, per_segment, offsets, monoid, of):
     """As `kernels.xla.reduce`, of values in the dtype they are combined in."""
     dtype = values[0].dtype
-    if monoid.order and jnp.issubdtype(dtype, jnp.floating):
-        (keys,) = _fold_segments(values, offsets, MAX, lambda block: (_as_keys(block[0], monoid.order),))
+    if of is itself and monoid.order and jnp.issubdtype(dtype, jnp.floating):
+        (keys,) = _fold_segments(values, (), offsets, MAX, lambda rows, *_: (_as_keys(rows[0], monoid.order),))
         return (_from_keys(keys, dtype, monoid.order),)
-    return _fold_segments(values, offsets, monoid)
+    return _fold_segments(values, per_segment, offsets, monoid, of)
 
 
 def slice_rows(x, start, size):
@@ -186,8 +186,8 @@ def _columns(values, limit):
     return min(values[0].shape[1], max(1, limit // sum(x.dtype.itemsize for x in values)))
 
 
-def _fold_segments(values, offsets, monoid, load=lambda block: block):
-    """Fold segment by segment, each in pieces of `_PIECE` steps and groups of `_PIECE` pieces.
+def _fold_segments(values, per_segment, offsets, monoid, of):
+    """Fold what `of` makes of rows, segment by segment, each in pieces of `_PIECE` steps and groups of `_PIECE` pieces.
 
     Three levels keep a long sum accurate: a value goes through `_PIECE` roundings in its piece, as many in its group,
     and then one a group: a few hundred for a million rows, not a million. One loop runs over columns, segments and
@@ -197,12 +197,17 @@ def _fold_segments(values, offsets, monoid, load=lambda block: block):
     n, f = values[0].shape
     s = offsets.shape[0] - 1
     width = _columns(values, _REDUCE_BYTES)
-    rows = 1 if f > 1 else _block_rows(n, s, values)
+    parts = made(of, values, per_segment, offsets)
+    identity = monoid.identity_of(parts)
+    rows = 1 if f > 1 else _block_rows(n, s, values, parts)
     row = lax.broadcasted_iota(offsets.dtype, (rows, 1), 0)
-    identity = monoid.identity_of(jax.eval_shape(load, values))
 
-    def take(i, left):
-        return load(tuple(lax.dynamic_slice(x, (i, left), (rows, width), allow_negative_indices=False) for x in values))
+    def blocks(arrays, i, left, size):
+        return tuple(lax.dynamic_slice(x, (i, left), (size, width), allow_negative_indices=False) for x in arrays)
+
+    def take(i, left, k, begin):
+        return of(blocks(values, i, left, rows), blocks(per_segment, k, left, 1), i - begin + row)
+
 
     def anew(when, fold):
         return tuple(jnp.where(when, e, x) for x, e in zip(fold, identity))
@@ -215,11 +220,12 @@ def _fold_segments(values, offsets, monoid, load=lambda block: block):
         stop = start + jnp.minimum(end - start, _PIECE * rows)  # in this order: start + _PIECE * rows may not fit
         steps = (stop - start) // rows
         fold = tuple(jnp.full((rows, width), e) for e in identity)
-        fold = lax.fori_loop(0, steps, lambda t, fold: monoid.combine(fold, take(start + t * rows, left)), fold)
-        if rows > 1:
+        if rows > 1:  # the rows that fill no block
             low = jnp.minimum(start + steps * rows, n - rows)
             live = (low + row >= start + steps * rows) & (low + row < stop)
-            fold = monoid.combine(fold, anew(~live, take(low, left)))
+            fold = anew(~live, take(low, left, k, begin))
+        fold = lax.fori_loop(0, steps, lambda t, fold: monoid.combine(fold, take(start + t * rows, left, k, begin)), fold)
+        if rows > 1:
             fold = tuple(x[None] for x in lax.reduce(fold, identity, monoid.combine, (0,)))
         group = monoid.combine(group, fold)
         sum_ = monoid.combine(total, group)
@@ -229,19 +235,19 @@ def _fold_segments(values, offsets, monoid, load=lambda block: block):
         total = anew(done, tuple(jnp.where(full, a, b) for a, b in zip(sum_, total)))
         return jnp.where(done, task + 1, task), jnp.where(done, 0, stop), anew(done | full, group), total, out
 
-    tasks = -(-f // width) * s
+    tasks, zero = -(-f // width) * s, jnp.zeros((), offsets.dtype)
     start = tuple(jnp.full((1, width), e) for e in identity)
     out = tuple(jnp.full((s, f), e) for e in identity[monoid.gives])
-    zero = jnp.zeros((), offsets.dtype)
     return lax.while_loop(lambda state: state[0] < tasks, piece, (zero, zero, start, start, out))[4]
 
 
-def _block_rows(n, s, values):
+def _block_rows(n, s, values, parts):
     """Rows a step takes of one column: at most 64 bytes and 32 rows, half of that for short segments.
 
-    Blocks of more are not vectorized any more by jaxlib 0.10.
+    Blocks of more are not vectorized any more by jaxlib 0.10, whose loops must hold what is made of values, too.
     """
-    itemsize = sum(x.dtype.itemsize for x in values)
+    held = {x.dtype for x in parts} - {x.dtype for x in values} if _compat.SMALL_LOOPS else ()
+    itemsize = sum(x.dtype.itemsize for x in values) + sum(dtype.itemsize for dtype in held)
     few, many = (min(32, _power_of_two(size // itemsize)) for size in (32, 64))
     if not (isinstance(n, int) and isinstance(s, int)):
         return few
