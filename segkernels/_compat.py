@@ -33,6 +33,12 @@ def tracing() -> bool:
     return _trace_state_clean is None or not _trace_state_clean()
 
 
+def exporting(ctx) -> bool:
+    """Whether a lowering is for `jax.export`, which takes no custom calls but its own. Goes when it has a public name."""
+    module = getattr(ctx, "module_context", None)
+    return bool(getattr(getattr(module, "lowering_parameters", None), "for_export", False))
+
+
 def device_arrays(views: list, device, *, copy: bool = True) -> list:
     """Make a `jax.Array` on `device` of each NumPy array; without `copy` it may be the same memory, then ours no more.
 

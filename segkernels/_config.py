@@ -12,17 +12,21 @@ class Config:
         the best one that serves the call.
       walk: of the ``"xla"`` machine: ``"loop"``, ``"associative"`` or, for reductions, ``"segment_sum"``; None for
         the best one.
+      threads: of the ``"native"`` machine: how many to use; None for those of the process where they pay.
 
     >>> Config(walk="associative")
-    Config(implementation='xla', walk='associative')
+    Config(implementation='xla', walk='associative', threads=None)
     """
 
     implementation: str | None = None
     walk: str | None = None
+    threads: int | None = None
 
     def __post_init__(self):
         if self.walk is not None and self.implementation is None:
             object.__setattr__(self, "implementation", "xla")
+        if self.threads is not None and self.implementation is None:
+            object.__setattr__(self, "implementation", "native")
 
 
 def default_walk(platform: str) -> str:

@@ -21,12 +21,12 @@ def explain(function, *args, platform=None, **kwargs) -> None:
     Raises:
       ValueError: `platform` is none of these, or an explicit `implementation` cannot serve the call.
 
-    >>> explain(segmented_cumsum, [np.ones(3, np.float32), np.ones(2, np.float32)], platform="cpu")
-    segmented_cumsum on cpu
-      scan add of float32[128,1]: xla, walk loop
-        not pallas_gpu: runs on cuda, and this call is for cpu
-        not pallas_tpu: runs on tpu, and this call is for cpu
-        not native: this version of segkernels has no such kernel
+    >>> explain(segmented_cumsum, [np.ones(3, np.float32), np.ones(2, np.float32)], platform="cuda")
+    segmented_cumsum on cuda
+      scan add of float32[128,1]: xla, walk associative
+        not pallas_gpu: this version of segkernels has no such kernel
+        not pallas_tpu: runs on tpu, and this call is for cuda
+        not native: runs on cpu, and this call is for cuda
     """
     platform = {"gpu": "cuda", None: _default_platform(args)}.get(platform, platform)
     if platform not in _select.PLATFORMS:

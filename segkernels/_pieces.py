@@ -29,8 +29,11 @@ def reduce(monoid, values, segments, *, choice, of=itself, per_segment=()):
 
 
 def spread(per_segment, segments, n, *, choice):
-    """Each row of ``[num_segments, *feature]`` over the rows of its segment: ``[n, *feature]``; dead rows 0."""
-    out = _verbs.spread(_verbs.columns(per_segment), jnp.asarray(segments.offsets), n=n, choice=choice)
+    """Each row of ``[num_segments, *feature]`` over the rows of its segment: ``[n, *feature]``; dead rows 0.
+
+    A step on the way: machines that do not spread leave it to another one.
+    """
+    out = _verbs.spread(_verbs.columns(per_segment), jnp.asarray(segments.offsets), n=n, choice=choice.derived())
     return out.reshape(n, *per_segment.shape[1:])
 
 

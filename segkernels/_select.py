@@ -1,12 +1,14 @@
 """Which machine serves a verb: the table, the choice, and the reason why not another."""
 
 import dataclasses
+from collections.abc import Callable
 from types import ModuleType
 
 import jax
 
+from segkernels._algebra import itself
 from segkernels._config import Config, default_walk
-from segkernels.kernels import xla
+from segkernels.kernels import native, xla
 
 PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
 
@@ -24,7 +26,7 @@ class Machine:
 MACHINES = (
     Machine("pallas_gpu", ("cuda",)),
     Machine("pallas_tpu", ("tpu",)),
-    Machine("native", ("cpu",)),
+    Machine("native", ("cpu",), native),
     Machine("xla", PLATFORMS, xla),
 )
 NAMES = tuple(machine.name for machine in MACHINES)
@@ -48,12 +50,14 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A verb as machines are asked about it."""
+    """A verb as machines are asked about it; `of`: what a reduction makes of rows, `exporting`: whether for `jax.export`."""
 
     verb: str
     monoid: object
     operands: tuple[jax.core.ShapedArray, ...]
     choice: Choice
+    of: Callable = itself
+    exporting: bool = False
 
     def __str__(self):
         monoid = f" {self.monoid}" if self.monoid else ""
@@ -70,6 +74,11 @@ def requested(call: str, implementation) -> Choice:
     walks = sorted({*xla.SCAN_WALKS, *xla.REDUCE_WALKS})
     if config.walk is not None and (config.walk not in walks or config.implementation != "xla"):
         raise ValueError(f"{call}: `implementation` may set a walk of xla, one of {', '.join(walks)}, got {config}")
+    if config.threads is not None:
+        if config.implementation != "native":
+            raise ValueError(f"{call}: `implementation` may set threads of native, got {config}")
+        if isinstance(config.threads, bool) or not isinstance(config.threads, int) or not 1 <= config.threads <= 64:
+            raise ValueError(f"{call}: `implementation` must ask for 1 to 64 threads, got {config.threads!r}")
     return Choice(call, config)
 
 
@@ -88,7 +97,7 @@ def unsupported(machine: Machine, call: Call, platform: str) -> str | None:
         return f"runs on {' and '.join(machine.platforms)}, and this call is for {platform}"
     if machine.kernels is None:
         return "this version of segkernels has no such kernel"
-    return machine.kernels.unsupported(call.verb, call.monoid, call.operands, call.choice.config)
+    return machine.kernels.unsupported(call)
 
 
 def choose(call: Call, platform: str) -> tuple[Machine, Config]:
@@ -103,7 +112,7 @@ def choose(call: Call, platform: str) -> tuple[Machine, Config]:
         reason = unsupported(machine, call, platform)
         if reason is None:
             walk = config.walk or default_walk(platform) if machine.name == "xla" else None
-            return machine, Config(machine.name, walk)
+            return machine, dataclasses.replace(config, implementation=machine.name, walk=walk)
         if config.implementation is not None:
             if call.choice.strict:
                 raise ValueError(

@@ -14,7 +14,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from segkernels import _select
+from segkernels import _compat, _select
 from segkernels._algebra import itself, made
 
 ShapedArray = jax.core.ShapedArray
@@ -59,9 +59,14 @@ def _verb(name, shapes, run):
     primitive.def_abstract_eval(shapes)
     primitive.def_impl(functools.partial(_run_eagerly, primitive))
     for platform in _select.PLATFORMS:
-        lowered = mlir.lower_fun(functools.partial(run, platform=platform), multiple_results=True)
-        mlir.register_lowering(primitive, lowered, platform=platform)
+        mlir.register_lowering(primitive, functools.partial(_lower, run, platform), platform=platform)
     return primitive
+
+
+def _lower(run, platform, ctx, *operands, **params):
+    """Lower to the machine that serves, which for `jax.export` may be another one."""
+    run = functools.partial(run, where=(platform, _compat.exporting(ctx)))
+    return mlir.lower_fun(run, multiple_results=True)(ctx, *operands, **params)
 
 
 def _run_eagerly(primitive, *operands, **params):
@@ -74,16 +79,17 @@ def _jitted(primitive, params):
     return jax.jit(functools.partial(primitive.bind, **dict(params)))
 
 
-def call_of(primitive, avals, params) -> _select.Call:
+def call_of(primitive, avals, params, exporting=False) -> _select.Call:
     """What `_select` is asked about an equation of one of the primitives."""
     verb = {scan_p: "scan", reduce_p: "reduce", spread_p: "spread"}[primitive]
     layout = 2 if primitive is scan_p else 1
-    return _select.Call(verb, params.get("monoid"), tuple(avals[:-layout]), params["choice"])
+    return _select.Call(verb, params.get("monoid"), tuple(avals[:-layout]), params["choice"], params.get("of", itself), exporting)
 
 
-def _choose(primitive, operands, params, platform):
+def _choose(primitive, operands, params, where):
     avals = [jax.typeof(x) for x in operands]
-    machine, config = _select.choose(call_of(primitive, avals, params), platform)
+    platform, exporting = where
+    machine, config = _select.choose(call_of(primitive, avals, params, exporting), platform)
     return machine.kernels, {name: value for name, value in params.items() if name != "choice"} | dict(config=config)
 
 
@@ -91,8 +97,8 @@ def _scan_shapes(*operands, monoid, **_):
     return [ShapedArray(x.shape, x.dtype) for x in operands[:-2][monoid.gives]]
 
 
-def _scan_run(*operands, platform, **params):
-    kernels, params = _choose(scan_p, operands, params, platform)
+def _scan_run(*operands, where, **params):
+    kernels, params = _choose(scan_p, operands, params, where)
     *values, heads, n_live = operands
     return list(kernels.scan(tuple(values), heads, n_live, **params))
 
@@ -109,8 +115,8 @@ def _reduce_shapes(*operands, monoid, of, given, **_):
     return [ShapedArray((offsets.shape[0] - 1, x.shape[1]), x.dtype) for x in parts[monoid.gives]]
 
 
-def _reduce_run(*operands, platform, given, **params):
-    kernels, params = _choose(reduce_p, operands, params, platform)
+def _reduce_run(*operands, where, given, **params):
+    kernels, params = _choose(reduce_p, operands, params, where)
     return list(kernels.reduce(*parted(operands, given), **params))
 
 
@@ -119,8 +125,8 @@ def _spread_shapes(per_segment, offsets, *, n, **_):
     return [ShapedArray((n, per_segment.shape[1]), per_segment.dtype)]
 
 
-def _spread_run(per_segment, offsets, *, platform, **params):
-    kernels, params = _choose(spread_p, (per_segment, offsets), params, platform)
+def _spread_run(per_segment, offsets, *, where, **params):
+    kernels, params = _choose(spread_p, (per_segment, offsets), params, where)
     return [kernels.spread(per_segment, offsets, **params)]
 
 

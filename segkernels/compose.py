@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from segkernels import _check, _forms, _host, _pieces, _select
+from segkernels import _check, _forms, _host, _pieces, _select, _verbs
 from segkernels._algebra import ADD, wide
 
 
@@ -147,7 +147,8 @@ def _rows(call, body, x, segments, implementation, *, ordered=False, **options):
 
 
 def _repeat(values, segments, *, n, choice):
-    return _pieces.spread(values, segments, n, choice=choice)
+    out = _verbs.spread(_verbs.columns(values), jnp.asarray(segments.offsets), n=n, choice=choice)
+    return out.reshape(n, *values.shape[1:])
 
 
 def _softmax(values, segments, *, choice):

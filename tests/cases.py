@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from bounds import BOUND, exact, of_logarithm, of_magnitudes, of_scores, of_softmax, of_squares
 
 import segkernels as sk
+from segkernels.kernels import native
 
 ROWS, SEGMENTS = 256, 64  # of every layout in the table, so that one compile serves them all
 
@@ -68,42 +70,6 @@ def matrices(rng, dtype, shape):
     return (x if x.dtype.kind in "biu" else (x / 2).astype(x.dtype),)
 
 
-# How large an error may be: BOUND * eps times one of these, of the magnitudes of the operands and of the result of a segment.
-
-BOUND = 64  # a fold of n rows is bounded by n eps, n <= 256 here, and errs by far less on random values
-
-
-def exact(op, options, parts, want):
-    return np.zeros(want.shape)
-
-
-def of_magnitudes(op, options, parts, want):
-    """The operation on the absolute values, as for every sum of products."""
-    return op.oracle(*(p if p.dtype == bool else np.abs(p) for p in parts), **options)
-
-
-def largest(x):
-    x = oracles.floating(x)
-    return np.max(np.where(np.isfinite(x), np.abs(x), 0), axis=0, initial=0)
-
-
-def of_logarithm(op, options, parts, want):
-    return 1 + np.abs(want) + largest(parts[0])
-
-
-def of_softmax(op, options, parts, want):
-    return np.abs(want) * (1 + largest(parts[0]))
-
-
-def of_squares(op, options, parts, want):
-    return np.abs(want) + oracles.mean(np.abs(oracles.floating(parts[0])) ** 2)
-
-
-def of_scores(op, options, parts, want):
-    x = oracles.floating(parts[0])
-    return 1 + np.abs(want) + (np.abs(x) + oracles.mean(np.abs(x))) / np.sqrt(oracles.var(x) + 1e-5)
-
-
 @dataclasses.dataclass(frozen=True)
 class Op:
     """A public operation: how to call it, what it must give for one segment, and which walks it has.
@@ -113,7 +79,7 @@ class Op:
       oracle: the operands of one segment to what it gives.
       kind: scan: rows to rows, row by row; rows: rows to rows; reduce: rows to one; spread: one to rows.
       options: the keyword arguments to try, the first ones in every test.
-      walks: of the XLA machine.
+      walks: of the XLA machine, and "native" for the machine of that name.
       draw: ``(rng, dtype, shape) -> operands``.
       call: ``(function, operands, segments, **keywords)``, where operands are not just the first arguments.
       like: what gives the dtype of the result of one row.
@@ -144,7 +110,7 @@ class Op:
     def run(self, operands, segments, walk=None, n=ROWS, **options):
         """Call it on flat operands."""
         extra = dict(size=n) if self.kind == "spread" else {}
-        choice = {} if walk is None else dict(implementation=sk.Config(walk=walk))
+        choice = {} if walk is None else dict(implementation=config(walk))
         return self.call(self.function, operands, segments, **options, **extra, **choice)
 
     def rows(self):
@@ -155,7 +121,9 @@ class Op:
 ONE_WALK = ("loop",)  # of what is made of the verbs of others, or is no verb
 DIRECTIONS = tuple(dict(exclusive=e, reverse=r) for e in (False, True) for r in (False, True))
 WAYS = tuple(dict(reverse=r) for r in (False, True))
-SUMS = ("loop", "associative", "segment_sum")
+NATIVE = () if native.missing() else ("native",)  # without a C compiler all else is tested
+SCANS, SUMS = ("loop", "associative", *NATIVE), ("loop", "associative", "segment_sum", *NATIVE)
+NATIVE_DTYPES = ("float32", "float64", "bfloat16", "int32")
 
 
 def reals(**row):
@@ -176,13 +144,15 @@ def associative_scan(f, operands, segments, exclusive=False, **keywords):
 
 
 OPS = (
-    Op("segmented_cumsum", oracles.cumsum, options=DIRECTIONS, like=jnp.cumsum, size=of_magnitudes, linear=True, broad=True),
-    Op("segmented_cumprod", oracles.cumprod, options=DIRECTIONS, like=jnp.cumprod, size=of_magnitudes, draw=alone(near_one)),
-    Op("segmented_cummax", oracles.cummax, options=DIRECTIONS, **reals()),
-    Op("segmented_cummin", oracles.cummin, options=DIRECTIONS, **reals()),
+    Op("segmented_cumsum", oracles.cumsum, options=DIRECTIONS, walks=SCANS, like=jnp.cumsum, size=of_magnitudes, linear=True,
+       broad=True),
+    Op("segmented_cumprod", oracles.cumprod, options=DIRECTIONS, walks=SCANS, like=jnp.cumprod, size=of_magnitudes,
+       draw=alone(near_one)),
+    Op("segmented_cummax", oracles.cummax, options=DIRECTIONS, walks=SCANS, **reals()),
+    Op("segmented_cummin", oracles.cummin, options=DIRECTIONS, walks=SCANS, **reals()),
     Op("segmented_cumlogsumexp", oracles.cumlogsumexp, options=DIRECTIONS, like=jnp.exp, size=of_logarithm, **reals()),
-    Op("segmented_linear_recurrence", oracles.recurrence, options=WAYS, like=jnp.cumsum, size=of_magnitudes, draw=with_gates,
-       call=linear_recurrence, broad=True),
+    Op("segmented_linear_recurrence", oracles.recurrence, options=WAYS, walks=SCANS, like=jnp.cumsum, size=of_magnitudes,
+       draw=with_gates, call=linear_recurrence, broad=True),
     Op("segmented_fill_forward", oracles.fill_forward, options=WAYS, draw=with_flags, linear=True),
     Op("segmented_associative_scan", oracles.matrix_products, options=DIRECTIONS, size=of_magnitudes, draw=matrices,
        call=associative_scan, dtypes=("float32", "float64", "int8", "int32", "complex64")),
@@ -347,4 +317,4 @@ def scope(dtype):
 
 
 def config(walk):
-    return sk.Config(walk=walk)
+    return sk.Config("native") if walk == "native" else sk.Config(walk=walk)

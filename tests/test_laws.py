@@ -1,5 +1,6 @@
 """Laws that hold whatever the values: they need no oracle, and find what an oracle shares with the code."""
 
+import bounds
 import cases
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +36,7 @@ def draw(rng, op, n=N, feature=()):
 
 def near(got, want, row):
     """Equal, or for what has roundings nearly so."""
-    if row[0].size in (cases.exact, cases.of_magnitudes) and "mean" not in row[0].name:
+    if row[0].size in (bounds.exact, bounds.of_magnitudes) and "mean" not in row[0].name:
         np.testing.assert_array_equal(got, want)
     else:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -28,11 +28,14 @@ def dtypes_of(row):
     if walk == "loop" and options is op.options[0]:
         return op.dtypes
     few = ("float32", "int8") if walk == "loop" else ("float32", "bfloat16", "int8") if cases.is_broad(row) else ("float32",)
+    few = cases.NATIVE_DTYPES if walk == "native" else few
     return [dtype for dtype in few if dtype in op.dtypes]
 
 
 def fast_dtype(row, dtype):
     op, options, walk = row
+    if walk == "native":
+        return dtype == "float32" or options is op.options[0]
     if walk == "loop":
         return dtype == "float32" or (cases.is_first(row) and dtype in (cases.FAST_DTYPES if op.broad else cases.FASTEST_DTYPES))
     return op.broad and options is op.options[0] and dtype == "float32"
@@ -40,7 +43,7 @@ def fast_dtype(row, dtype):
 
 @pytest.mark.parametrize(("row", "dtype"), [
     pytest.param(row, dtype, id=f"{cases.row_id(row)}-{dtype}", marks=() if fast_dtype(row, dtype) else pytest.mark.slow)
-    for row in cases.OP_ROWS if row[2] == "loop" or row[1] is row[0].options[0] or row[0].name == "segmented_cumsum"
+    for row in cases.OP_ROWS if row[2] in ("loop", "native") or row[1] is row[0].options[0] or row[0].name == "segmented_cumsum"
     for dtype in dtypes_of(row)
 ])  # fmt: skip
 def test_every_layout(row, dtype, rng):

@@ -22,14 +22,14 @@ _BLOCK = 1 << 16  # rows of one associative block: 16 levels of code to compile,
 _LONG = 8  # rows of a segment from which on a loop over segments spreads faster than a scan of rows
 
 
-def unsupported(verb, monoid, operands, config) -> str | None:
+def unsupported(call) -> str | None:
     """Why this machine cannot serve a call; only a walk that the verb does not have is a reason."""
-    walks = SCAN_WALKS
-    if verb == "reduce":
-        walks = REDUCE_WALKS if monoid.segment and operands[0].dtype != bool else SCAN_WALKS
-    if config.walk in (None, *walks):
+    walks, walk = SCAN_WALKS, call.choice.config.walk
+    if call.verb == "reduce":
+        walks = REDUCE_WALKS if call.monoid.segment and call.operands[0].dtype != bool else SCAN_WALKS
+    if walk in (None, *walks):
         return None
-    return f"its walks for this are {' and '.join(walks)}, not {config.walk}"
+    return f"its walks for this are {' and '.join(walks)}, not {walk}"
 
 
 def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):

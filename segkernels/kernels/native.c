@@ -1,0 +1,362 @@
+// Segmented scan and reduce on CPU, behind the XLA foreign-function interface. `native.py` is its only caller.
+//
+// Bits. A segment's result depends on its own elements alone: not on its place, its neighbours, the number of threads or the
+// instruction set. With d the distance of a row from the end its segment is walked from, r = d % 16, b = (d / 16) % 240 and
+// c = d / 3840, a row is C(c) . (L(b) . K(b, r)), where K is the Kogge-Stone prefix of a block of 16 (windows of 1, 2, 4 and 8
+// rows), L the left fold of the blocks before it in its chunk of 3,840 rows, and C that of the chunks before it. A missing
+// term is the exact identity: -0.0 of a sum. Columns of [n, f] are folded from left to right in pieces of 1,024 rows, and those from
+// left to right; linear recurrences from left to right. The reduction of a segment is the last row of its scan. Subnormals are
+// flushed to zero, as XLA does.
+//
+// `native_kernels.h` holds the kernels, and is included for each dtype and instruction set; here are threads, dispatch and the
+// interface.
+//
+// Kogge-Stone: P. M. Kogge and H. S. Stone, "A parallel algorithm for the efficient solution of a general class of recurrence
+// equations", IEEE Trans. Computers C-22 (1973).
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sched.h>
+#include <sys/mman.h>
+#endif
+#ifdef __x86_64__
+#include <xmmintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define JOIN_(x, t, isa) x##_##t##_##isa
+#define JOIN(x, t, isa) JOIN_(x, t, isa)
+#ifdef __clang__
+#define PICK(p, c, M, ...) __builtin_shufflevector(p, c, __VA_ARGS__)
+#else
+#define PICK(p, c, M, ...) __builtin_shuffle(p, c, (M){__VA_ARGS__})
+#endif
+#define CHUNK 3840      // rows; not 4096, which would put parallel streams on the same cache sets
+#define STEPS 1024
+#define STRIP 64
+#define SERIAL 262144   // elements below which threads do not pay
+#define MOST_TASKS 256
+
+enum { ADD, MUL, MAX, MIN, AFFINE };
+
+typedef struct {
+  const void *x, *gates;
+  void *y;
+  const uint32_t *heads;  // one bit a row, least bit first
+  int64_t n, live, f;
+  int isa, dtype, op, reverse, exclusive;
+} Scan;
+
+typedef struct {
+  const void *x, *offsets;
+  void *y;
+  int64_t n, s, f;
+  int isa, dtype, op, wide;  // whether offsets have 64 bits
+} Reduce;
+
+// Bits ------------------------------------------------------------------------------------------------------------------
+
+INLINE int bit(const uint32_t *heads, int64_t i) { return heads[i >> 5] >> (i & 31) & 1; }
+
+// 32 bits from bit `i` on, zeros outside of the live rows.
+static uint32_t bits_from(const Scan *s, int64_t i) {
+  const int64_t words = (s->live + 31) / 32, w = i >> 5;
+  const uint64_t low = w >= 0 && w < words ? s->heads[w] : 0, high = w + 1 >= 0 && w + 1 < words ? s->heads[w + 1] : 0;
+  return (uint32_t)((high << 32 | low) >> (i & 31));
+}
+
+static uint32_t flipped(uint32_t x) {
+  x = (x >> 1 & 0x55555555) | (x & 0x55555555) << 1;
+  x = (x >> 2 & 0x33333333) | (x & 0x33333333) << 2;
+  x = (x >> 4 & 0x0f0f0f0f) | (x & 0x0f0f0f0f) << 4;
+  return __builtin_bswap32(x);
+}
+
+// The head bits of n rows from row `low` on, in the direction of the walk, and one where the next segment starts.
+static void copy_bits(uint8_t *out, const Scan *s, int64_t low, int64_t n) {
+  for (int64_t t = 0; t <= n + 32; t += 32) {
+    uint32_t word = s->reverse ? flipped(bits_from(s, low + n - t - 31)) : bits_from(s, low + t);
+    if (t + 31 >= n) word &= n >= t ? (uint32_t)((2ull << (n - t)) - 1) : 0;
+    if (t <= n && n < t + 32) word |= 1u << (n - t);
+    memcpy(out + t / 8, &word, 4);
+  }
+}
+
+// The lowest (`up`) or highest row in [low, high] at which a segment starts, or -1.
+static int64_t head_in(const Scan *s, int64_t low, int64_t high, int up) {
+  for (int64_t i = 0, words = (high >> 5) - (low >> 5); i <= words; i++) {
+    int64_t w = up ? (low >> 5) + i : (high >> 5) - i;
+    uint32_t word = s->heads[w];
+    if (w == low >> 5) word &= ~0u << (low & 31);
+    if (w == high >> 5) word &= ~0u >> (31 - (high & 31));
+    if (word) return 32 * w + (up ? __builtin_ctz(word) : 31 - __builtin_clz(word));
+  }
+  return -1;
+}
+
+typedef struct { int64_t rows; int alone, whole; } Piece;  // `alone`: of one segment; `whole`: a segment ends with it
+
+// The rows after the first `done` that are scanned together: whole segments, or a chunk of a longer one.
+static Piece next_piece(const Scan *s, int64_t begin, int64_t end, int64_t done, int inside) {
+  const int64_t left = end - begin - done, most = left < CHUNK ? left : CHUNK;
+  if (left <= CHUNK && !inside) return (Piece){left, 0, 1};
+  const int64_t at = s->reverse ? end - done : begin + done;
+  // The next start of a segment if inside one, else the last one in reach.
+  int64_t low = s->reverse ? at - most : at + 1, high = s->reverse ? at - 1 : at + most;
+  if (!s->reverse && high >= end) high = end - 1;
+  int64_t head = low > high ? -1 : head_in(s, low, high, inside != s->reverse);
+  if (head < 0) return (Piece){most, 1, most == left};
+  return (Piece){s->reverse ? at - head : head - at, inside, 1};
+}
+
+INLINE int64_t offset(const Reduce *r, int64_t k) {
+  int64_t x = r->wide ? ((const int64_t *)r->offsets)[k] : ((const int32_t *)r->offsets)[k];
+  return x < 0 ? 0 : x > r->n ? r->n : x;
+}
+
+// Kernels -----------------------------------------------------------------------------------------------------------------
+
+#define ISA base
+#include "native_dtypes.h"
+#undef ISA
+#if defined(__x86_64__) && !defined(__AVX2__)
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,bmi,lzcnt"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi,lzcnt")
+#endif
+#define ISA avx2
+#include "native_dtypes.h"
+#undef ISA
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#define HAS_AVX2 1
+#endif
+
+typedef void (*ScanKernel)(const Scan *, int64_t, int64_t);
+typedef void (*ReduceKernel)(const Reduce *, int64_t, int64_t);
+#define KERNELS(verb, isa) {verb##_f32_##isa, verb##_f64_##isa, verb##_s32_##isa, verb##_s64_##isa}
+static const ScanKernel SCANS[][4] = {
+    KERNELS(scan, base),
+#ifdef HAS_AVX2
+    KERNELS(scan, avx2),
+#endif
+};
+static const ReduceKernel REDUCES[][4] = {
+    KERNELS(reduce, base),
+#ifdef HAS_AVX2
+    KERNELS(reduce, avx2),
+#endif
+};
+
+int segkernels_best_isa(void) {
+#ifdef HAS_AVX2
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("lzcnt");
+#else
+  return 0;
+#endif
+}
+
+// Threads -----------------------------------------------------------------------------------------------------------------
+
+typedef struct {
+  void (*work)(const void *call, int64_t begin, int64_t end);
+  const void *call;
+  const int64_t *cuts;
+  int64_t tasks, next;
+} Job;
+
+// Flushes subnormals to zero, as XLA does around it, and rounds to nearest; gives what was set before.
+static uint64_t float_mode(uint64_t set, int restore) {
+#if defined(__x86_64__)
+  uint64_t before = _mm_getcsr();
+  _mm_setcsr((unsigned)(restore ? set : ((before & ~0xE040u) | 0x9fc0u)));
+  return before;
+#elif defined(__aarch64__)
+  uint64_t before, after;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+  after = restore ? set : ((before & ~(3ull << 22)) | 1ull << 24);
+  __asm__ volatile("msr fpcr, %0" : : "r"(after));
+  return before;
+#else
+  (void)set, (void)restore;
+  return 0;
+#endif
+}
+
+static void *tasks_of(void *job) {
+  Job *j = job;
+  uint64_t mode = float_mode(0, 0);
+  for (;;) {
+    int64_t t = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
+    if (t >= j->tasks) break;
+    if (j->cuts[t] < j->cuts[t + 1]) j->work(j->call, j->cuts[t], j->cuts[t + 1]);
+  }
+  float_mode(mode, 1);
+  return NULL;
+}
+
+static int64_t processors(void) {
+#ifdef __linux__
+  cpu_set_t set;
+  if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
+#endif
+  int64_t count = sysconf(_SC_NPROCESSORS_ONLN);
+  return count < 1 ? 1 : count;
+}
+
+// Threads for so many elements: as asked for, or those of the process where they pay.
+static int64_t threads_for(int64_t elements, int64_t asked) {
+  int64_t most = asked ? asked : elements < SERIAL ? 1 : processors();
+  return most < MOST_TASKS / 4 ? most : MOST_TASKS / 4;
+}
+
+// Threads live as long as the call: nothing is shared with other calls, nor lost by a fork.
+static void run(Job *job, int64_t threads) {
+  pthread_t helpers[MOST_TASKS];
+  int64_t started = 0;
+  while (started < threads - 1 && !pthread_create(&helpers[started], NULL, tasks_of, job)) started++;
+  tasks_of(job);
+  for (int64_t i = 0; i < started; i++) pthread_join(helpers[i], NULL);
+}
+
+static void scan_work(const void *call, int64_t begin, int64_t end) {
+  const Scan *s = call;
+  SCANS[s->isa][s->dtype](s, begin, end);
+}
+
+static void reduce_work(const void *call, int64_t begin, int64_t end) {
+  const Reduce *r = call;
+  REDUCES[r->isa][r->dtype](r, begin, end);
+}
+
+static int size_of(int dtype) { return dtype == 0 || dtype == 2 ? 4 : 8; }
+
+// Ask for huge pages where a large result will be written for the first time.
+static void advise(void *y, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  const uintptr_t page = 1 << 21, begin = ((uintptr_t)y + page - 1) & -page, end = ((uintptr_t)y + bytes) & -page;
+  if (bytes >= 4 * (int64_t)page && begin < end) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+  (void)y, (void)bytes;
+#endif
+}
+
+// The scan of rows [0, live) of [n, f]; zeros from there on. `y` may be `x` where it is of one column or inclusive.
+void segkernels_scan(Scan *s, int64_t threads) {
+  int64_t cuts[MOST_TASKS + 1] = {0};
+  s->live = s->live < 0 ? 0 : s->live > s->n ? s->n : s->live;
+  const int64_t row = s->f * size_of(s->dtype);
+  if (s->x != s->y) advise(s->y, s->n * row);
+  threads = threads_for(s->live * s->f, threads);
+  Job job = {scan_work, s, cuts, threads > 1 ? 4 * threads : 1, 0};
+  for (int64_t t = 1; t <= job.tasks; t++) {  // cut where segments start
+    int64_t at = (int64_t)((double)s->live / job.tasks * t);
+    if (at <= cuts[t - 1]) {
+      cuts[t] = cuts[t - 1];
+    } else {
+      int64_t head = t < job.tasks ? head_in(s, at, s->live - 1, 1) : -1;
+      cuts[t] = head < 0 ? s->live : head;
+    }
+  }
+  run(&job, threads);
+  memset((char *)s->y + s->live * row, 0, (s->n - s->live) * row);
+}
+
+// The reduction of each of s segments; offsets that are out of bounds are cut to them.
+void segkernels_reduce(Reduce *r, int64_t threads) {
+  int64_t cuts[MOST_TASKS + 1] = {0};
+  threads = threads_for(r->n * r->f, threads);
+  Job job = {reduce_work, r, cuts, threads > 1 ? 4 * threads : 1, 0};
+  for (int64_t t = 1, k = 0; t <= job.tasks; t++) {  // the first segment past an equal share of the rows
+    int64_t at = (int64_t)((double)r->n / job.tasks * t), high = r->s;
+    while (k < high && t < job.tasks) {
+      int64_t middle = k + (high - k) / 2;
+      if (offset(r, middle) < at) k = middle + 1; else high = middle;
+    }
+    cuts[t] = t < job.tasks ? k : r->s;
+  }
+  run(&job, threads);
+}
+
+// The interface -----------------------------------------------------------------------------------------------------------
+
+// What is used of XLA's C interface, in the layout that versions 0.1 to 0.5 share (xla/ffi/api/c_api.h). `native.py` asks
+// for the version of jaxlib before it registers anything.
+
+typedef struct Extension {
+  size_t size;
+  int type;  // 1: asks about the handler
+  struct Extension *next;
+} Extension;
+
+typedef struct {
+  Extension base;
+  struct { size_t size; struct { size_t size; void *extension; int major, minor; } version; uint32_t traits; } *metadata;
+} Question;
+
+typedef struct { size_t size; void *extension; int dtype; void *data; int64_t rank, *dims; } Buffer;
+typedef struct { size_t size; void *extension; int64_t count; int *types; Buffer **buffers; } Buffers;
+typedef struct { int dtype; int64_t *value; } Scalar;
+typedef struct { size_t size; void *extension; int64_t count; int *types; void **names; Scalar **scalars; } Scalars;
+typedef struct {
+  size_t size;
+  Extension *extension;
+  const void *api, *context;
+  int stage;
+  Buffers in, out;
+  Scalars attributes;
+} Frame;
+
+enum { XLA_S32 = 4, XLA_S64 = 5, XLA_F32 = 11, XLA_F64 = 12 };
+
+static int answered(const Frame *frame) {
+  if (!frame->extension || frame->extension->type != 1) return 0;
+  Question *question = (Question *)frame->extension;
+  question->metadata->version.major = 0;
+  question->metadata->version.minor = 1;
+  question->metadata->traits = 0;
+  return 1;
+}
+
+static int dtype_of(const Buffer *b) {
+  return b->dtype == XLA_F32 ? 0 : b->dtype == XLA_F64 ? 1 : b->dtype == XLA_S32 ? 2 : 3;
+}
+
+// The attribute of both: an `op`, two flags, and the number of threads or 0.
+static int64_t mode_of(const Frame *frame) { return *frame->attributes.scalars[0]->value; }
+
+// Takes gates if any, values, heads, the number of live rows; gives the scan.
+void *segkernels_scan_handler(const Frame *frame) {
+  if (answered(frame)) return NULL;
+  const int64_t mode = mode_of(frame), last = frame->in.count - 1;
+  Buffer **in = frame->in.buffers, *x = in[last - 2], *live = in[last];
+  Scan s = {.x = x->data, .gates = last > 2 ? in[0]->data : NULL, .y = frame->out.buffers[0]->data, .heads = in[last - 1]->data,
+            .n = x->dims[0], .f = x->dims[1], .isa = segkernels_best_isa(), .dtype = dtype_of(x), .op = mode & 15,
+            .reverse = mode >> 4 & 1, .exclusive = mode >> 5 & 1};
+  s.live = live->dtype == XLA_S32 ? *(int32_t *)live->data : *(int64_t *)live->data;
+  segkernels_scan(&s, mode >> 8);
+  return NULL;
+}
+
+// Takes values and offsets; gives the reduction of each segment.
+void *segkernels_reduce_handler(const Frame *frame) {
+  if (answered(frame)) return NULL;
+  const int64_t mode = mode_of(frame);
+  Buffer *x = frame->in.buffers[0], *offsets = frame->in.buffers[1];
+  Reduce r = {.x = x->data, .offsets = offsets->data, .y = frame->out.buffers[0]->data, .n = x->dims[0],
+              .s = offsets->dims[0] - 1, .f = x->dims[1], .isa = segkernels_best_isa(), .dtype = dtype_of(x), .op = mode & 15,
+              .wide = offsets->dtype == XLA_S64};
+  segkernels_reduce(&r, mode >> 8);
+  return NULL;
+}
