@@ -25,10 +25,10 @@ def _each(function, out):
 
 
 @functools.cache
-def jitted(body):
-    """The body under `jax.jit`, its keyword-only arguments static."""
+def jitted(body, donate=False):
+    """The body under `jax.jit`, its keyword-only arguments static, its first one given away if `donate`."""
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return jax.jit(body, static_argnames=names)
+    return jax.jit(body, static_argnames=names, donate_argnums=(0,) if donate else ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,12 @@ class Operation:
             _check.ordered(self.call, lead, rows[lead].dtype)
         if options.get("dtype") is not None:
             _check.keeps_imaginary(self.call, rows[lead].dtype, options["dtype"])
-        return jitted(self.body)(rows[lead], segments, **{name: rows[name] for name in others}, **extra, **options)
+        x, others = rows[lead], {name: rows[name] for name in others} | extra
+        donate = False
+        if options["choice"].donate and not _check.is_traced(x, *others.values()):
+            out = jax.eval_shape(functools.partial(self.body, **options), x, segments, **others)
+            donate = (out.shape, out.dtype) == (x.shape, x.dtype)  # else there is no use for the memory
+        return jitted(self.body, donate)(x, segments, **others, **options)
 
     def on_host(self, rows, segments, extra, device, options):
         """The body on host buffers, at once and outside any trace: NumPy arrays that we may not write to."""

@@ -34,7 +34,7 @@ NAMES = tuple(machine.name for machine in MACHINES)
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A wish for a machine: who made it, and whether it is an error if it cannot be served.
+    """A wish for a machine: who made it, whether it is an error if it cannot be served, and whether memory may be reused.
 
     It binds the verb that the user called. Verbs that derivative rules make follow it where it can be served.
     """
@@ -42,10 +42,11 @@ class Choice:
     call: str
     config: Config
     strict: bool = True
+    donate: bool = False
 
     def derived(self) -> "Choice":
-        """The same wish for the verbs of a derivative."""
-        return dataclasses.replace(self, strict=False)
+        """The same wish for the verbs of a derivative, whose operands are not the caller's to give."""
+        return dataclasses.replace(self, strict=False, donate=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Call:
         return f"{self.verb}{monoid} of {', '.join(a.str_short() for a in self.operands)}"
 
 
-def requested(call: str, implementation) -> Choice:
-    """The choice that an ``implementation=`` argument makes."""
+def requested(call: str, implementation, donate=False) -> Choice:
+    """The choice that the arguments ``implementation=`` and ``donate=`` make."""
     config = implementation if isinstance(implementation, Config) else Config(implementation)
     if config.implementation is not None and config.implementation not in NAMES:
         raise ValueError(
@@ -79,7 +80,7 @@ def requested(call: str, implementation) -> Choice:
             raise ValueError(f"{call}: `implementation` may set threads of native, got {config}")
         if isinstance(config.threads, bool) or not isinstance(config.threads, int) or not 1 <= config.threads <= 64:
             raise ValueError(f"{call}: `implementation` must ask for 1 to 64 threads, got {config.threads!r}")
-    return Choice(call, config)
+    return Choice(call, config, donate=bool(donate))
 
 
 def plain(choice: Choice, what: str) -> None:

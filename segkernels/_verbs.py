@@ -98,9 +98,10 @@ def _scan_shapes(*operands, monoid, **_):
 
 
 def _scan_run(*operands, where, **params):
+    donate = params["choice"].donate
     kernels, params = _choose(scan_p, operands, params, where)
     *values, heads, n_live = operands
-    return list(kernels.scan(tuple(values), heads, n_live, **params))
+    return list(kernels.scan(tuple(values), heads, n_live, donate=donate, **params))
 
 
 def parted(operands, given):

@@ -31,7 +31,7 @@ from segkernels._ragged import Ragged
 from segkernels._segments import live_flags
 
 
-def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=None, implementation=None):
+def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=None, donate=False, implementation=None):
     """Cumulative sum of each segment: a drop-in for ``[jnp.cumsum(a, axis=0) for a in arrays]``.
 
     Args:
@@ -41,6 +41,8 @@ def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=
       reverse: sum from the end of each segment.
       dtype: of the result, by default as `jnp.cumsum`: integers keep theirs and wrap, booleans count as int32.
         Float16 and bfloat16 are summed in float32.
+      donate: let the result take the memory of a JAX array or `Ragged`, which is gone then, as with ``donate_argnums`` of
+        `jax.jit`. Inside `jax.jit` it only says that XLA may; other operands are copied anyway, and left alone.
       implementation: None for the best machine, its name, or a `Config`.
 
     Returns:
@@ -53,10 +55,10 @@ def segmented_cumsum(x, segments=None, *, exclusive=False, reverse=False, dtype=
     >>> segmented_cumsum([np.array([1, 2, 3]), np.array([10, 20])])
     [array([1, 3, 6]), array([10, 30])]
     """
-    return _fold("segmented_cumsum", ADD, x, segments, exclusive, reverse, implementation, like=jnp.cumsum, dtype=dtype)
+    return _fold("segmented_cumsum", ADD, x, segments, exclusive, reverse, donate, implementation, like=jnp.cumsum, dtype=dtype)
 
 
-def segmented_cumprod(x, segments=None, *, exclusive=False, reverse=False, dtype=None, implementation=None):
+def segmented_cumprod(x, segments=None, *, exclusive=False, reverse=False, dtype=None, donate=False, implementation=None):
     """Cumulative product of each segment: ``[jnp.cumprod(a, axis=0) for a in arrays]``.
 
     Takes what `segmented_cumsum` takes; an exclusive one begins with 1. Integers keep their dtype and wrap, booleans count
@@ -70,10 +72,10 @@ def segmented_cumprod(x, segments=None, *, exclusive=False, reverse=False, dtype
     >>> segmented_cumprod([np.array([0.5, 0.5, 1.0]), np.array([0.2, 0.0])], exclusive=True)
     [array([1.  , 0.5 , 0.25]), array([1. , 0.2])]
     """
-    return _fold("segmented_cumprod", MUL, x, segments, exclusive, reverse, implementation, like=jnp.cumprod, dtype=dtype)
+    return _fold("segmented_cumprod", MUL, x, segments, exclusive, reverse, donate, implementation, like=jnp.cumprod, dtype=dtype)
 
 
-def segmented_cummax(x, segments=None, *, exclusive=False, reverse=False, implementation=None):
+def segmented_cummax(x, segments=None, *, exclusive=False, reverse=False, donate=False, implementation=None):
     """Running maximum of each segment: ``[jax.lax.cummax(a) for a in arrays]``.
 
     Takes what `segmented_cumsum` takes but complex numbers; an exclusive one begins with -inf, or the least integer. NaN
@@ -85,10 +87,10 @@ def segmented_cummax(x, segments=None, *, exclusive=False, reverse=False, implem
     >>> segmented_cummax([np.array([3, 1, 4]), np.array([1, 5])])
     [array([3, 3, 4]), array([1, 5])]
     """
-    return _fold("segmented_cummax", MAX, x, segments, exclusive, reverse, implementation, ordered=True)
+    return _fold("segmented_cummax", MAX, x, segments, exclusive, reverse, donate, implementation, ordered=True)
 
 
-def segmented_cummin(x, segments=None, *, exclusive=False, reverse=False, implementation=None):
+def segmented_cummin(x, segments=None, *, exclusive=False, reverse=False, donate=False, implementation=None):
     """Running minimum of each segment: ``[jax.lax.cummin(a) for a in arrays]``.
 
     Takes what `segmented_cumsum` takes but complex numbers; an exclusive one begins with +inf, or the largest integer. NaN
@@ -100,10 +102,10 @@ def segmented_cummin(x, segments=None, *, exclusive=False, reverse=False, implem
     >>> segmented_cummin([np.array([3, 1, 4]), np.array([5, 1])])
     [array([3, 1, 1]), array([5, 1])]
     """
-    return _fold("segmented_cummin", MIN, x, segments, exclusive, reverse, implementation, ordered=True)
+    return _fold("segmented_cummin", MIN, x, segments, exclusive, reverse, donate, implementation, ordered=True)
 
 
-def segmented_cumlogsumexp(x, segments=None, *, exclusive=False, reverse=False, implementation=None):
+def segmented_cumlogsumexp(x, segments=None, *, exclusive=False, reverse=False, donate=False, implementation=None):
     """Logarithm of the cumulative sum of exponentials: ``[jax.lax.cumlogsumexp(a) for a in arrays]``.
 
     Takes what `segmented_cumsum` takes but complex numbers; integers become floats. An exclusive one begins with -inf. Rows
@@ -115,10 +117,11 @@ def segmented_cumlogsumexp(x, segments=None, *, exclusive=False, reverse=False, 
     >>> segmented_cumlogsumexp([np.log([1.0, 2.0, 3.0]), np.log([4.0])])[0].round(4)
     array([0.    , 1.0986, 1.7918])
     """
-    return _fold("segmented_cumlogsumexp", LOGADDEXP, x, segments, exclusive, reverse, implementation, like=jnp.exp, ordered=True)
+    return _fold("segmented_cumlogsumexp", LOGADDEXP, x, segments, exclusive, reverse, donate, implementation, like=jnp.exp,
+                 ordered=True)  # fmt: skip
 
 
-def segmented_linear_recurrence(a, b, segments=None, *, initial=None, reverse=False, implementation=None):
+def segmented_linear_recurrence(a, b, segments=None, *, initial=None, reverse=False, donate=False, implementation=None):
     """The recurrence ``h = a * h + b`` along each segment, from `initial` or zero.
 
     The affine maps compose associatively (Blelloch, "Prefix sums and their applications", 1990), so that every machine that
@@ -132,6 +135,7 @@ def segmented_linear_recurrence(a, b, segments=None, *, initial=None, reverse=Fa
       initial: the states before the first rows, ``[num_segments, *feature]``, by default zero. Without them the gate of a
         first row is not used, and gets gradient 0.
       reverse: go from the end of each segment; `initial` is then the state after the last row.
+      donate: let the result take the memory of `b`; see `segmented_cumsum`.
       implementation: None for the best machine, its name, or a `Config`.
 
     Returns:
@@ -147,14 +151,14 @@ def segmented_linear_recurrence(a, b, segments=None, *, initial=None, reverse=Fa
     [array([1.75, 1.5 , 1.  ]), array([4.])]
     """
     call = "segmented_linear_recurrence"
-    choice = _select.requested(call, implementation)
+    choice = _select.requested(call, implementation, donate)
     rows, extra = {"b": b}, {} if initial is None else {"initial": initial}
     (rows if isinstance(a, (list, tuple, Ragged)) or np.ndim(a) else extra)["a"] = a
     operation = Operation(call, _recurrence, to_rows=True, by_heads=initial is None, per_segment=("initial",))
     return apply(operation, rows, segments, extra=extra, reverse=bool(reverse), choice=choice)
 
 
-def segmented_fill_forward(x, valid, segments=None, *, reverse=False, implementation=None):
+def segmented_fill_forward(x, valid, segments=None, *, reverse=False, donate=False, implementation=None):
     """Carry the last valid row of each segment to the rows that are not valid, as ``DataFrame.ffill`` of each.
 
     Args:
@@ -162,6 +166,7 @@ def segmented_fill_forward(x, valid, segments=None, *, reverse=False, implementa
       valid: booleans in the form of `x`: one a row, ``[n]``, or one a value, ``[n, *feature]``.
       segments: the `Segments` of an array.
       reverse: carry the next valid row back.
+      donate: let the result take the memory of `x`; see `segmented_cumsum`.
       implementation: None for the best machine, its name, or a `Config`.
 
     Returns:
@@ -171,7 +176,7 @@ def segmented_fill_forward(x, valid, segments=None, *, reverse=False, implementa
     [array([1, 1, 3]), array([0, 5, 5])]
     """
     call = "segmented_fill_forward"
-    choice = _select.requested(call, implementation)
+    choice = _select.requested(call, implementation, donate)
     for flags in valid if isinstance(valid, (list, tuple)) else [getattr(valid, "values", valid)]:
         dtype = flags.dtype if hasattr(flags, "dtype") else np.asarray(flags).dtype
         if dtype.kind == "O":
@@ -182,8 +187,8 @@ def segmented_fill_forward(x, valid, segments=None, *, reverse=False, implementa
     return apply(operation, {"x": x, "valid": valid}, segments, reverse=bool(reverse), choice=choice)
 
 
-def _fold(call, monoid, x, segments, exclusive, reverse, implementation, *, like=None, ordered=False, dtype=None):
-    choice = _select.requested(call, implementation)
+def _fold(call, monoid, x, segments, exclusive, reverse, donate, implementation, *, like=None, ordered=False, dtype=None):
+    choice = _select.requested(call, implementation, donate)
     operation = Operation(call, _folded, to_rows=True, by_heads=True, ordered=ordered)
     return apply(operation, {"x": x}, segments, monoid=monoid, like=like, exclusive=bool(exclusive), reverse=bool(reverse),
                  dtype=dtype, choice=choice)  # fmt: skip

@@ -329,6 +329,9 @@ static int answered(const Frame *frame) {
   return 1;
 }
 
+// Of [n, f], or [n].
+static int64_t columns_of(const Buffer *b) { return b->rank > 1 ? b->dims[1] : 1; }
+
 static int dtype_of(const Buffer *b) {
   return b->dtype == XLA_F32 ? 0 : b->dtype == XLA_F64 ? 1 : b->dtype == XLA_S32 ? 2 : 3;
 }
@@ -342,7 +345,7 @@ void *segkernels_scan_handler(const Frame *frame) {
   const int64_t mode = mode_of(frame), last = frame->in.count - 1;
   Buffer **in = frame->in.buffers, *x = in[last - 2], *live = in[last];
   Scan s = {.x = x->data, .gates = last > 2 ? in[0]->data : NULL, .y = frame->out.buffers[0]->data, .heads = in[last - 1]->data,
-            .n = x->dims[0], .f = x->dims[1], .isa = segkernels_best_isa(), .dtype = dtype_of(x), .op = mode & 15,
+            .n = x->dims[0], .f = columns_of(x), .isa = segkernels_best_isa(), .dtype = dtype_of(x), .op = mode & 15,
             .reverse = mode >> 4 & 1, .exclusive = mode >> 5 & 1};
   s.live = live->dtype == XLA_S32 ? *(int32_t *)live->data : *(int64_t *)live->data;
   segkernels_scan(&s, mode >> 8);
@@ -355,7 +358,7 @@ void *segkernels_reduce_handler(const Frame *frame) {
   const int64_t mode = mode_of(frame);
   Buffer *x = frame->in.buffers[0], *offsets = frame->in.buffers[1];
   Reduce r = {.x = x->data, .offsets = offsets->data, .y = frame->out.buffers[0]->data, .n = x->dims[0],
-              .s = offsets->dims[0] - 1, .f = x->dims[1], .isa = segkernels_best_isa(), .dtype = dtype_of(x), .op = mode & 15,
+              .s = offsets->dims[0] - 1, .f = columns_of(x), .isa = segkernels_best_isa(), .dtype = dtype_of(x), .op = mode & 15,
               .wide = offsets->dtype == XLA_S64};
   segkernels_reduce(&r, mode >> 8);
   return NULL;

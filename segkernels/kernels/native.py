@@ -73,31 +73,35 @@ def _dotted(version):
     return "none that it states" if version is None else "{}.{}".format(*version)
 
 
-def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):
-    """As `kernels.xla.scan`."""
-    n, f = values[0].shape
+def scan(values, heads, n_live, *, monoid, reverse, exclusive, config, donate=False):
+    """As `kernels.xla.scan`. In place only if the memory is given: XLA would copy it before, which costs three times more."""
     x = values[-1]
-    if 0 in (n, f):
+    if 0 in x.shape:
         return values[monoid.gives]
     mode = _mode(monoid, config) | reverse << 4 | exclusive << 5
-    out = _call("scan", x.shape, (*map(wide, values), heads, n_live), mode)
-    return (out.astype(x.dtype),)
+    values = tuple(map(_flat, values))
+    last = len(values) - 1
+    out = jax.ShapeDtypeStruct(values[last].shape, values[last].dtype)
+    call = jax.ffi.ffi_call("segkernels_scan", out, input_output_aliases={last: 0} if donate else None)
+    return (call(*values, heads, n_live, mode=np.int64(mode)).reshape(x.shape).astype(x.dtype),)
 
 
 def reduce(values, per_segment, offsets, *, monoid, of, config):
     """As `kernels.xla.reduce`, of values as they are."""
     del per_segment, of
     (x,) = values
-    s, f = offsets.shape[0] - 1, x.shape[1]
-    if 0 in (*x.shape, s):
-        return tuple(jnp.full((s, f), e) for e in monoid.identity_of(values))
-    return (_call("reduce", (s, f), (wide(x), offsets), _mode(monoid, config)).astype(x.dtype),)
+    shape = (offsets.shape[0] - 1, x.shape[1])
+    if 0 in (*x.shape, *shape):
+        return tuple(jnp.full(shape, e) for e in monoid.identity_of(values))
+    x = _flat(x)
+    call = jax.ffi.ffi_call("segkernels_reduce", jax.ShapeDtypeStruct((shape[0], *x.shape[1:]), x.dtype))
+    return (call(x, offsets, mode=np.int64(_mode(monoid, config))).reshape(shape).astype(values[0].dtype),)
 
 
 def _mode(monoid, config):
     return _OPS[monoid] | (config.threads or 0) << 8
 
 
-def _call(verb, shape, operands, mode):
-    result = jax.ShapeDtypeStruct(shape, operands[0].dtype)
-    return jax.ffi.ffi_call(f"segkernels_{verb}", result)(*operands, mode=np.int64(mode))
+def _flat(x):
+    """One column as ``[n]``, which is most often what the caller has: a reshape before a call in place is a copy to XLA."""
+    return wide(x.reshape(-1) if x.shape[1] == 1 else x)

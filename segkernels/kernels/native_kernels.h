@@ -149,11 +149,15 @@ INLINE T NAME(piece)(const T *x, T *y, int64_t n, int64_t room, const uint8_t *h
       int64_t rows = 31 - __builtin_clz(starts);
       uint32_t carried = (inside & -inside) - 1, kept = (1u << rows) - 1;
       next = p + rows;
-      k = NAME(prefixes)(a, op, none, inside);
-      for (int j = 0; j < R; j++) {
-        V up = NAME(where)(((NAME(all)(carried) & LANES(j)) != 0), fold, none);
-        k.r[j] = NAME(where)(((NAME(all)(kept) & LANES(j)) != 0), NAME(of)(op, up, k.r[j]), a.r[j]);
+      if (carried == kept) {  // the only head: nothing of what is kept is past it
+        k = NAME(prefix)(a, op, none);
+        for (int j = 0; j < R; j++) k.r[j] = NAME(of)(op, fold, k.r[j]);
+      } else {
+        k = NAME(prefixes)(a, op, none, inside);
+        for (int j = 0; j < R; j++)
+          k.r[j] = NAME(of)(op, NAME(where)(((NAME(all)(carried) & LANES(j)) != 0), fold, none), k.r[j]);
       }
+      for (int j = 0; j < R; j++) k.r[j] = NAME(where)(((NAME(all)(kept) & LANES(j)) != 0), k.r[j], a.r[j]);
       fold = none;
     }
     NAME(store)(y + p, k, n - p);

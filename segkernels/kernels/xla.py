@@ -32,7 +32,7 @@ def unsupported(call) -> str | None:
     return f"its walks for this are {' and '.join(walks)}, not {walk}"
 
 
-def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):
+def scan(values, heads, n_live, *, monoid, reverse, exclusive, config, donate=False):
     """Fold each row into the rows of its segment before it.
 
     Args:
@@ -41,10 +41,12 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive, config):
       n_live: int32 scalar; rows from here on are dead: read by nobody, zero in the result.
       monoid, reverse, exclusive: what to fold, from which end, and whether a row leaves itself out.
       config: `Config` with a walk of `SCAN_WALKS`.
+      donate: whether the result may take the memory of the last part. Here XLA decides on memory by itself.
 
     Returns:
       A tuple of arrays like those of `values` that the monoid gives.
     """
+    del donate
     n, f = values[0].shape
     if 0 in (n, f):
         return values[monoid.gives]
