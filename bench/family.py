@@ -6,6 +6,7 @@ magnitudes that its rounding errors are bounded by.
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +23,11 @@ class Operation:
 
     Attributes:
       name: what tables call it.
-      call: ``(values, segments) -> array``.
+      call: ``(values, segments, implementation=) -> array``.
       one: what it gives for one segment ``[n]`` of float64.
       size: ``(segment, answer) -> magnitudes``, of which errors may be a few epsilons; None if it makes none.
       rows: whether it gives rows; else one row a segment.
+      native: whether the native machine serves it whole.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Operation:
     one: Callable
     size: Callable | None = None
     rows: bool = True
+    native: bool = False
 
     def answer(self, workload: Flat) -> answers.Answer:
         return answers.of_each(workload.host, workload.lengths, self.one, self.size, stacked=not self.rows)
@@ -68,28 +71,29 @@ def _magnitude(x, y):
 
 
 SCANS = (
-    Operation("cumsum", sk.segmented_cumsum, np.cumsum, lambda x, y: np.cumsum(np.abs(x))),
-    Operation("cumprod", sk.segmented_cumprod, np.cumprod, _product),
-    Operation("cummax", sk.segmented_cummax, np.maximum.accumulate),
-    Operation("cummin", sk.segmented_cummin, np.minimum.accumulate),
+    Operation("cumsum", sk.segmented_cumsum, np.cumsum, lambda x, y: np.cumsum(np.abs(x)), native=True),
+    Operation("cumprod", sk.segmented_cumprod, np.cumprod, _product, native=True),
+    Operation("cummax", sk.segmented_cummax, np.maximum.accumulate, native=True),
+    Operation("cummin", sk.segmented_cummin, np.minimum.accumulate, native=True),
     Operation("cumlogsumexp", sk.segmented_cumlogsumexp, np.logaddexp.accumulate, lambda x, y: 4 * _magnitude(x, y)),
-    Operation("linear_recurrence, one gate", lambda x, s: sk.segmented_linear_recurrence(0.9, x, s),
-              _recurrence, lambda x, y: _recurrence(np.abs(x))),
-    Operation("linear_recurrence, a gate a value", lambda x, s: sk.segmented_linear_recurrence(jnp.full_like(x, 0.9), x, s),
-              _recurrence, lambda x, y: _recurrence(np.abs(x))),
-    Operation("fill_forward, half valid", lambda x, s: sk.segmented_fill_forward(x, x > 0, s), _filled),
-    Operation("associative_scan, multiply", lambda x, s: sk.segmented_associative_scan(jnp.multiply, x, s), np.cumprod,
-              _product),
+    Operation("linear_recurrence, one gate", lambda x, s, **how: sk.segmented_linear_recurrence(0.9, x, s, **how),
+              _recurrence, lambda x, y: _recurrence(np.abs(x)), native=True),
+    Operation("linear_recurrence, a gate a value",
+              lambda x, s, **how: sk.segmented_linear_recurrence(jnp.full_like(x, 0.9), x, s, **how),
+              _recurrence, lambda x, y: _recurrence(np.abs(x)), native=True),
+    Operation("fill_forward, half valid", lambda x, s, **how: sk.segmented_fill_forward(x, x > 0, s, **how), _filled),
+    Operation("associative_scan, multiply",
+              lambda x, s, **how: sk.segmented_associative_scan(jnp.multiply, x, s, **how), np.cumprod, _product),
 )  # fmt: skip
 
 REDUCTIONS = (
-    Operation("sum", sk.segmented_sum, np.sum, lambda x, y: np.sum(np.abs(x)), rows=False),
-    Operation("prod", sk.segmented_prod, np.prod, _product, rows=False),
-    Operation("max", sk.segmented_max, np.max, rows=False),
-    Operation("min", sk.segmented_min, np.min, rows=False),
-    Operation("any", lambda x, s: sk.segmented_any(x > 2.5, s), lambda x: np.any(x > 2.5), rows=False),
-    Operation("all", lambda x, s: sk.segmented_all(x < 2.5, s), lambda x: np.all(x < 2.5), rows=False),
-    Operation("mean", sk.segmented_mean, np.mean, lambda x, y: np.mean(np.abs(x)), rows=False),
+    Operation("sum", sk.segmented_sum, np.sum, lambda x, y: np.sum(np.abs(x)), rows=False, native=True),
+    Operation("prod", sk.segmented_prod, np.prod, _product, rows=False, native=True),
+    Operation("max", sk.segmented_max, np.max, rows=False, native=True),
+    Operation("min", sk.segmented_min, np.min, rows=False, native=True),
+    Operation("any", lambda x, s, **how: sk.segmented_any(x > 2.5, s, **how), lambda x: np.any(x > 2.5), rows=False),
+    Operation("all", lambda x, s, **how: sk.segmented_all(x < 2.5, s, **how), lambda x: np.all(x < 2.5), rows=False),
+    Operation("mean", sk.segmented_mean, np.mean, lambda x, y: np.mean(np.abs(x)), rows=False, native=True),
     # The peer sums ten thousand rows left to right, and errs by several times as much as ours.
     Operation("var", sk.segmented_var, np.var, lambda x, y: 8 * (y + np.mean(x**2)), rows=False),
     Operation("logsumexp", sk.segmented_logsumexp, _logsumexp, _magnitude, rows=False),
@@ -142,15 +146,21 @@ def _scattered_argmax(values, ids, segments):
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """What a user would have written: its name, the operation whose answer it owes, a function of values, ids and layout."""
+    """What a user would have written: its name, the operation whose answer it owes, a function of values, ids and layout.
+
+    On the host it is a function of NumPy values and offsets.
+    """
 
     name: str
     owes: str
     function: Callable
     ids_given: bool = True
+    on_host: bool = False
 
     def prepare(self, workload: Flat) -> Callable:
         """The call to time; ids that are given are made here."""
+        if self.on_host:
+            return partial(self.function, workload.host, np.asarray(workload.segments.offsets))
         n, segments = len(workload.host), workload.prepared
 
         def ids_of(segments):
@@ -167,6 +177,7 @@ SEGMENT_SUM = Peer("jax.ops.segment_sum, ids given", "sum", _of_ids(jax.ops.segm
 SEGMENT_MAX = Peer("jax.ops.segment_max, ids given", "max", _of_ids(jax.ops.segment_max))
 SCATTERS = Peer("softmax by three scatters, ids from offsets", "softmax", _three_scatters, ids_given=False)
 REDUCTION_PEERS = (
+    Peer("np.add.reduceat", "sum", lambda values, offsets: np.add.reduceat(values, offsets[:-1]), on_host=True),
     SEGMENT_SUM, Peer("jax.ops.segment_prod, ids given", "prod", _of_ids(jax.ops.segment_prod)), SEGMENT_MAX,
     Peer("var by two scatters, ids given", "var", _scattered_var),
     Peer("logsumexp by two scatters, ids given", "logsumexp", _scattered_logsumexp),

@@ -10,11 +10,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numba
 import numpy as np
 
 from bench import answers
 from bench.workloads import Arrays, Flat
-from segkernels import segmented_cumsum
+from segkernels import Config, segmented_cumsum
+from segkernels.kernels import native
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,18 @@ def associative(values, heads):
         return jnp.where(head, b, a + b), was_head | head
 
     return jax.lax.associative_scan(combine, (values, heads))[0]
+
+
+@numba.njit(parallel=True)
+def numba_prange(values, offsets):
+    """The loop over segments that numba spreads over threads."""
+    out = np.empty_like(values)
+    for k in numba.prange(len(offsets) - 1):
+        total = values.dtype.type(0)
+        for i in range(offsets[k], offsets[k + 1]):
+            total += values[i]
+            out[i] = total
+    return out
 
 
 def padded(arrays):
@@ -103,15 +117,43 @@ def _unsegmented(flat: Flat):
     return answers.cumsums(flat.host, np.array([len(flat.host)]))
 
 
-OURS_FLAT = Implementation("segmented_cumsum, prepared", lambda w: partial(segmented_cumsum, w.device, w.prepared), _segmented,
-                           clear=True)  # fmt: skip
+def ours(how, segments="prepared", **choice):
+    """A row of the flat call; `how` says which."""
+    return Implementation(f"segmented_cumsum, {how}",
+                          lambda w: partial(segmented_cumsum, w.device, getattr(w, segments), **choice), _segmented,
+                          clear=True)  # fmt: skip
+
+
+def _donated(workload: Flat, **choice):
+    """Calls that each take the memory of the result before, the first one that of a copy."""
+    held = [workload.device * 1]
+
+    def call():
+        held[0] = segmented_cumsum(held[0], workload.prepared, donate=True, **choice)
+        return held[0]
+
+    return call
+
+
+_ONE = Config("native", threads=1)
+OURS_XLA = ours("xla", implementation="xla")
+# The machine that is chosen by itself is native where it is built.
+OURS_NATIVE = () if native.missing() else (
+    ours("native", implementation="native"),
+    ours("native, 1 thread", implementation=_ONE),
+    Implementation("segmented_cumsum, native, donated", partial(_donated, implementation="native"), _segmented, clear=True),
+    Implementation("segmented_cumsum, native, donated, 1 thread", partial(_donated, implementation=_ONE), _segmented, clear=True),
+)  # fmt: skip
+NUMBA = Implementation("numba, prange over segments", lambda w: partial(numba_prange, w.host, np.asarray(w.segments.offsets)),
+                       _segmented, False)  # fmt: skip
 ASSOCIATIVE = Implementation("associative_scan of pairs, jit", lambda w: partial(associative, w.device, _heads(w)), _segmented)
 
 FLAT = (
-    OURS_FLAT,
-    Implementation("segmented_cumsum, unprepared", lambda w: partial(segmented_cumsum, w.device, w.segments), _segmented,
-                   clear=True),
+    *OURS_NATIVE,
+    OURS_XLA,
+    ours("xla, unprepared", segments="segments", implementation="xla"),
     ASSOCIATIVE,
+    NUMBA,
     Implementation("np.cumsum of each view", lambda w: partial(numpy_loop, w.views), _segmented, False),
     Implementation("np.cumsum, unsegmented", lambda w: partial(np.cumsum, w.host), _unsegmented, False),
     Implementation("jit(x + 1)", lambda w: partial(add_one, w.device), lambda w: answers.exactly(w.host + 1)),

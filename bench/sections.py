@@ -55,7 +55,7 @@ def flat(settings):
         yield from _rows("flat", f"{_power(n)}, mean 100, float32", results, "ns", compiled=True,
                          over={"over_add": "jit(x + 1)", "over_copy": "np.copy"})  # fmt: skip
     workload = workloads.flat(settings.seed, 2**16)
-    for implementation in (peers.OURS_FLAT, peers.ASSOCIATIVE):
+    for implementation in (*peers.OURS_NATIVE[:1], peers.OURS_XLA, peers.ASSOCIATIVE):
         settings.notify(f"compiling {implementation.name}")
         result = timing.first_call(_candidate(implementation, workload, 2**16))
         yield Row("flat", "compiles at n = 2^16", result.candidate.name, _compiled(result), result.fault)
@@ -81,7 +81,7 @@ def lists(settings):
 
 
 def family(settings):
-    """Every operation, and what users write instead."""
+    """Every operation by xla, and by native where it serves, and what users write instead."""
     n = 2**20
     workload = workloads.flat(settings.seed, n)
     for what, operations, made in (("scans", SCANS, ()), ("from rows to rows", SCANS[:1] + ROWS, ROW_PEERS)):
@@ -102,9 +102,13 @@ def _of_family(operations, made, workload):
         return timing.Candidate(name, call, lambda got: answers.fault(got, operation.answer(workload)), len(workload.host))
 
     for operation in operations:
-        yield candidate(operation.name, partial(jax.jit(operation.call), workload.device, workload.prepared), operation)
+        for machine in ("xla", *(("native",) if operation.native and peers.OURS_NATIVE else ())):
+            call = jax.jit(partial(operation.call, implementation=machine))
+            name = operation.name if machine == "xla" else f"{operation.name}, {machine}"
+            yield candidate(name, partial(call, workload.device, workload.prepared), operation)
     for peer in made:
-        yield candidate(peer.name, peer.prepare(workload), owed[peer.owes])
+        call = candidate(peer.name, peer.prepare(workload), owed[peer.owes])
+        yield dataclasses.replace(call, on_jax=not peer.on_host)
 
 
 def dtypes(settings):
@@ -130,21 +134,23 @@ def features(settings):
 
 
 def laws(settings):
-    """One buffer cut in several ways."""
+    """One buffer cut in several ways, by each machine and by numba."""
     yield from (f"{law.name}: {law.sentence}" for law in workloads.LAWS)
     for n in settings.sizes:
-        candidates = [_ours(law.name, workloads.flat(settings.seed, n, law), n) for law in workloads.LAWS]
-        results = settings.in_turns(candidates)
-        several = {r.candidate.name: r for r in results if r.seconds}
-        ones = several.pop(workloads.ALL_ONES.name, None)
-        best = min(several.values(), key=lambda r: r.median, default=None)
-        over = {"over_best": best.candidate.name} if best else {}
-        yield from _rows("laws", f"{_power(n)}, float32, segmented_cumsum prepared", results, "ns", over=over)
-        if best:
-            worst = max(several.values(), key=lambda r: r.over(best))
-            yield f"worst / best: {worst.over(best):.2f} ({worst.candidate.name} / {best.candidate.name})"
-        if best and ones:
-            yield f"all ones / best: {ones.over(best):.2f}"
+        cut = {law.name: workloads.flat(settings.seed, n, law) for law in workloads.LAWS}
+        for implementation in (*peers.OURS_NATIVE[:1], peers.OURS_XLA, peers.NUMBA):
+            made = {name: _candidate(implementation, workload, n, workload.host.nbytes) for name, workload in cut.items()}
+            results = settings.in_turns([dataclasses.replace(c, name=name, clear=False) for name, c in made.items()])
+            several = {r.candidate.name: r for r in results if r.seconds}
+            ones = several.pop(workloads.ALL_ONES.name, None)
+            best = min(several.values(), key=lambda r: r.median, default=None)
+            over = {"over_best": best.candidate.name} if best else {}
+            yield from _rows("laws", f"{_power(n)}, float32, {implementation.name}", results, "ns", over=over)
+            if best:
+                worst = max(several.values(), key=lambda r: r.over(best))
+                yield f"worst / best: {worst.over(best):.2f} ({worst.candidate.name} / {best.candidate.name})"
+            if best and ones:
+                yield f"all ones / best: {ones.over(best):.2f}"
 
 
 SECTIONS = {section.__name__: section for section in (flat, lists, family, dtypes, features, laws)}

@@ -33,7 +33,7 @@ def kernel():
 
 
 @built
-@pytest.mark.parametrize("f", [1, 3])
+@pytest.mark.parametrize("f", [1, 3, pytest.param(9, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("op", ["add", "mul", "max", "min", "affine"])
 def test_the_fold_that_is_stated(op, dtype, f, kernel, rng):

@@ -208,7 +208,8 @@ def test_exports_for_every_platform(row, platform, rng):
     op = row[0]
     operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (4 if op.kind == "spread" else 64,))]
     layout = jnp.asarray([0, 3, 3, 40, 60], jnp.int32)
-    f = jax.jit(lambda o, *x: op.run(x, sk.Segments.from_offsets(o), n=64))
+    walk = row[2] if platform == "cpu" else None
+    f = jax.jit(lambda o, *x: op.run(x, sk.Segments.from_offsets(o), walk, n=64))
     exported = jax.export.export(f, platforms=[platform])(layout, *operands)
     if platform == "cpu":
         np.testing.assert_array_equal(exported.call(layout, *operands), f(layout, *operands))
@@ -222,7 +223,7 @@ def test_exports_with_symbolic_sizes(row, rng):
     """One artifact for any number of rows and segments."""
     op = row[0]
     n, s = jax.export.symbolic_shape("n, s")
-    f = jax.jit(lambda o, *x: op.run(x, sk.Segments.from_offsets(o)))
+    f = jax.jit(lambda o, *x: op.run(x, sk.Segments.from_offsets(o), row[2]))
     shapes = [jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype) for x in op.draw(rng, "float32", (1,))]
     exported = jax.export.export(f, platforms=["cpu"])(jax.ShapeDtypeStruct((s + 1,), jnp.int32), *shapes)
     for lengths in ([3, 0, 6], [100], [1] * 50, [8, 8]):

@@ -4,11 +4,10 @@
 // instruction set. With d the distance of a row from the end its segment is walked from, r = d % 16, b = (d / 16) % 240 and
 // c = d / 3840, a row is C(c) . (L(b) . K(b, r)), where K is the Kogge-Stone prefix of a block of 16 (windows of 1, 2, 4 and 8
 // rows), L the left fold of the blocks before it in its chunk of 3,840 rows, and C that of the chunks before it. A missing
-// term is the exact identity: -0.0 of a sum. Columns of [n, f] are folded from left to right in pieces of 1,024 rows, and those from
-// left to right; linear recurrences from left to right. The reduction of a segment is the last row of its scan. Subnormals are
-// flushed to zero, as XLA does.
+// term is the exact identity: -0.0 of a sum. Each column of [n, f] is folded so; linear recurrences are folded from left to right.
+// The reduction of a segment is the last row of its scan. Subnormals are flushed to zero, as XLA does.
 //
-// `native_kernels.h` holds the kernels, and is included for each dtype and instruction set; here are threads, dispatch and the
+// `native_kernels.h` holds the kernels, and is included for each operation, dtype and instruction set; here are threads, dispatch and the
 // interface.
 //
 // Kogge-Stone: P. M. Kogge and H. S. Stone, "A parallel algorithm for the efficient solution of a general class of recurrence
@@ -30,16 +29,17 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define JOIN_(x, t, isa) x##_##t##_##isa
-#define JOIN(x, t, isa) JOIN_(x, t, isa)
+#define NOINLINE __attribute__((noinline))
+#define JOIN_(x, op, dtype, isa) x##_##op##_##dtype##_##isa
+#define JOIN(x, op, dtype, isa) JOIN_(x, op, dtype, isa)
 #ifdef __clang__
 #define PICK(p, c, M, ...) __builtin_shufflevector(p, c, __VA_ARGS__)
 #else
 #define PICK(p, c, M, ...) __builtin_shuffle(p, c, (M){__VA_ARGS__})
 #endif
 #define CHUNK 3840      // rows; not 4096, which would put parallel streams on the same cache sets
-#define STEPS 1024
-#define STRIP 64
+#define STRIP 64        // columns of a recurrence that are walked together
+#define FEW 8           // columns from which on vectors go across them, not down
 #define SERIAL 262144   // elements below which threads do not pay
 #define MOST_TASKS 256
 
@@ -145,17 +145,18 @@ INLINE int64_t offset(const Reduce *r, int64_t k) {
 
 typedef void (*ScanKernel)(const Scan *, int64_t, int64_t);
 typedef void (*ReduceKernel)(const Reduce *, int64_t, int64_t);
-#define KERNELS(verb, isa) {verb##_f32_##isa, verb##_f64_##isa, verb##_s32_##isa, verb##_s64_##isa}
-static const ScanKernel SCANS[][4] = {
-    KERNELS(scan, base),
+#define DTYPES(verb, op, isa) {verb##_##op##_f32_##isa, verb##_##op##_f64_##isa, verb##_##op##_s32_##isa, verb##_##op##_s64_##isa}
+#define FOLDS(verb, isa) DTYPES(verb, add, isa), DTYPES(verb, mul, isa), DTYPES(verb, max, isa), DTYPES(verb, min, isa)
+static const ScanKernel SCANS[][5][4] = {
+    {FOLDS(scan, base), DTYPES(scan, affine, base)},
 #ifdef HAS_AVX2
-    KERNELS(scan, avx2),
+    {FOLDS(scan, avx2), DTYPES(scan, affine, avx2)},
 #endif
 };
-static const ReduceKernel REDUCES[][4] = {
-    KERNELS(reduce, base),
+static const ReduceKernel REDUCES[][4][4] = {
+    {FOLDS(reduce, base)},
 #ifdef HAS_AVX2
-    KERNELS(reduce, avx2),
+    {FOLDS(reduce, avx2)},
 #endif
 };
 
@@ -232,12 +233,12 @@ static void run(Job *job, int64_t threads) {
 
 static void scan_work(const void *call, int64_t begin, int64_t end) {
   const Scan *s = call;
-  SCANS[s->isa][s->dtype](s, begin, end);
+  SCANS[s->isa][s->op][s->dtype](s, begin, end);
 }
 
 static void reduce_work(const void *call, int64_t begin, int64_t end) {
   const Reduce *r = call;
-  REDUCES[r->isa][r->dtype](r, begin, end);
+  REDUCES[r->isa][r->op][r->dtype](r, begin, end);
 }
 
 static int size_of(int dtype) { return dtype == 0 || dtype == 2 ? 4 : 8; }
