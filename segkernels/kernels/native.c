@@ -40,7 +40,7 @@
 #define CHUNK 3840      // rows; not 4096, which would put parallel streams on the same cache sets
 #define STRIP 64        // columns of a recurrence that are walked together
 #define FEW 8           // columns from which on vectors go across them, not down
-#define SERIAL 262144   // elements below which threads do not pay
+#define SERIAL 524288   // elements below which threads do not pay
 #define MOST_TASKS 256
 
 enum { ADD, MUL, MAX, MIN, AFFINE };
