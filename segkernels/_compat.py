@@ -64,13 +64,21 @@ def _public_put(views, sharding, device, committed, copy):
 
 def _fast_put(views, sharding, device, committed, copy):
     put, devices, avals, out = _jaxlib.batched_device_put, [device], {}, []
+    mesh = jax.sharding.get_abstract_mesh()
     for v in views:
         n = len(v)
         aval = avals.get(n)  # the views of one call share dtype and trailing shape
         if aval is None:
-            aval = avals[n] = jax.core.ShapedArray(v.shape, v.dtype)
+            aval = avals[n] = _aval(v.shape, v.dtype, mesh)
         out.append(put(aval, sharding, [v], devices, committed, copy))
     return out
+
+
+@functools.lru_cache(maxsize=8192)
+def _aval(shape, dtype, mesh):
+    """The abstract value of an array, which costs 7 us to make, and holds the mesh it was made under."""
+    del mesh
+    return jax.core.ShapedArray(shape, dtype)
 
 
 @functools.cache
