@@ -39,6 +39,11 @@ def exporting(ctx) -> bool:
     return bool(getattr(getattr(module, "lowering_parameters", None), "for_export", False))
 
 
+def varies(aval) -> bool:
+    """Whether an abstract value differs between the members of a mesh axis, inside `jax.shard_map` that keeps count of it."""
+    return bool(getattr(getattr(aval, "manual_axis_type", None), "varying", None))
+
+
 def device_arrays(views: list, device, *, copy: bool = True) -> list:
     """Make a `jax.Array` on `device` of each NumPy array; without `copy` it may be the same memory, then ours no more.
 

@@ -1,4 +1,4 @@
-"""What a caller, or we, may choose about how a verb is walked. A choice never changes a result beyond rounding."""
+"""What a caller, or we, may choose about how a verb is walked. A choice changes no result beyond rounding and signs of 0."""
 
 import dataclasses
 

@@ -63,8 +63,9 @@ class Operation:
             _check.keeps_imaginary(self.call, rows[lead].dtype, options["dtype"])
         x, others = rows[lead], {name: rows[name] for name in others} | extra
         donate = False
-        if options["choice"].donate and not _check.is_traced(x, *others.values()):
-            out = jax.eval_shape(functools.partial(self.body, **options), x, segments, **others)
+        rest = (*others.values(), *jax.tree.leaves(segments))
+        if options["choice"].donate and not _check.is_traced(x, *rest) and not any(_host.same_memory(x, y) for y in rest):
+            out = jitted(self.body).eval_shape(x, segments, **others, **options)
             donate = (out.shape, out.dtype) == (x.shape, x.dtype)  # else there is no use for the memory
         return jitted(self.body, donate)(x, segments, **others, **options)
 

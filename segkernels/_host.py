@@ -103,6 +103,14 @@ def put(buffer: np.ndarray, device=None) -> jax.Array:
     return _compat.device_arrays([buffer], device or _compat.default_device(), copy=False)[0]
 
 
+def same_memory(x, y) -> bool:
+    """Whether two operands are the same JAX buffer, as far as that can be told."""
+    if not (isinstance(x, jax.Array) and isinstance(y, jax.Array)):
+        return False
+    one = all(len(array.devices()) == 1 for array in (x, y))
+    return x is y or not one or x.unsafe_buffer_pointer() == y.unsafe_buffer_pointer()
+
+
 def _aligned(shape, dtype) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + _ALIGNMENT, np.uint8)

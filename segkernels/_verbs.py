@@ -56,11 +56,21 @@ def _verb(name, shapes, run):
     """A primitive with its shape rule and, for every platform, the lowering to the machine that `_select` names."""
     primitive = Primitive(f"segmented_{name}")
     primitive.multiple_results = True
-    primitive.def_abstract_eval(shapes)
+    primitive.def_abstract_eval(functools.partial(_checked_shapes, name, shapes))
     primitive.def_impl(functools.partial(_run_eagerly, primitive))
     for platform in _select.PLATFORMS:
         mlir.register_lowering(primitive, functools.partial(_lower, run, platform), platform=platform)
     return primitive
+
+
+def _checked_shapes(name, shapes, *avals, **params):
+    """The shapes; what varies over a mesh axis is refused, for the rules do not pass that on to results and cotangents."""
+    if any(map(_compat.varies, avals)):
+        raise ValueError(
+            f"{params['choice'].call}: the segmented {name} of arrays that vary over an axis of `jax.shard_map` needs "
+            "`check_vma=False` there"
+        )
+    return shapes(*avals, **params)
 
 
 def _lower(run, platform, ctx, *operands, **params):

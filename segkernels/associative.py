@@ -1,5 +1,6 @@
 """Segmented scans with any associative function of the user's."""
 
+import math
 import warnings
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from segkernels import _check, _host, _pieces, _select
+from segkernels import _check, _compat, _host, _pieces, _select
 from segkernels._forms import Operation, apply
 from segkernels._ragged import Ragged
 from segkernels._segments import moved, start_flags
@@ -118,8 +119,10 @@ def _scan(lead, segments, *, fn, tree, names, identities, exclusive, reverse, ch
             state = join(state, reset[None], [x[None] for x in later])
             return state, [x[0] for x in state]
 
-        return lax.scan(step, [x[:1] for x in parts], (resets, list(parts)), reverse=reverse,
-                        unroll=4 if isinstance(n, int) else 1)[1]  # fmt: skip
+        # More rows a step are faster where the loop stays native: see `kernels.xla_loop`.
+        thin = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in parts) <= 4 and not _compat.SMALL_LOOPS
+        unroll = (8 if thin else 4) if isinstance(n, int) else 1
+        return lax.scan(step, [x[:1] for x in parts], (resets, list(parts)), reverse=reverse, unroll=unroll)[1]
 
     def associative(parts, resets):
         def combine(earlier, later):

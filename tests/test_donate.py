@@ -65,3 +65,23 @@ def test_what_is_not_the_callers_to_lose_is_kept(walk, rng):
         np.testing.assert_array_equal(np.concatenate(got), want)
         np.testing.assert_array_equal(np.concatenate(items), keep)
     np.testing.assert_array_equal(host, keep)
+
+
+def test_memory_that_another_operand_has_is_kept(rng):
+    """The same array, or a view of it, as values and as gates: given away once it would be gone for the other."""
+    x = jnp.asarray(rng.standard_normal(100).astype(np.float32))
+    want = np.asarray(sk.segmented_linear_recurrence(x, x, SEGMENTS))
+    for gates in (x, x[:]):
+        np.testing.assert_array_equal(sk.segmented_linear_recurrence(gates, x, SEGMENTS, donate=True), want)
+    flags = x > 0
+    np.testing.assert_array_equal(sk.segmented_fill_forward(flags, flags, SEGMENTS, donate=True),
+                                  sk.segmented_fill_forward(flags, flags, SEGMENTS))  # fmt: skip
+    assert not x.is_deleted() and not flags.is_deleted()
+
+
+def test_traced_layouts_give_nothing_away(rng):
+    x = jnp.asarray(rng.standard_normal(100).astype(np.float32))
+    offsets = jnp.array([[0, 3, 100], [0, 50, 100]], jnp.int32)
+    run = lambda donate: jax.vmap(lambda o: sk.segmented_cumsum(x, sk.Segments(o), donate=donate))(offsets)
+    np.testing.assert_array_equal(run(True), run(False))
+    assert not x.is_deleted()

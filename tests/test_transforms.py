@@ -218,15 +218,33 @@ def test_exports_for_every_platform(row, platform, rng):
 SYMBOLIC = [row for row in cases.FIRST_ROWS if row[0].kind != "spread"]
 
 
-@pytest.mark.parametrize("row", cases.params(SYMBOLIC, fast=lambda row, _: row[0].broad))
-def test_exports_with_symbolic_sizes(row, rng):
+@pytest.mark.parametrize(("row", "feature"), cases.params(
+    SYMBOLIC, [(), (3,)], lambda row, feature: row[0].broad and not feature))  # fmt: skip
+def test_exports_with_symbolic_sizes(row, feature, rng):
     """One artifact for any number of rows and segments."""
     op = row[0]
     n, s = jax.export.symbolic_shape("n, s")
     f = jax.jit(lambda o, *x: op.run(x, sk.Segments.from_offsets(o), row[2]))
-    shapes = [jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype) for x in op.draw(rng, "float32", (1,))]
+    shapes = [jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype) for x in op.draw(rng, "float32", (1, *feature))]
     exported = jax.export.export(f, platforms=["cpu"])(jax.ShapeDtypeStruct((s + 1,), jnp.int32), *shapes)
     for lengths in ([3, 0, 6], [100], [1] * 50, [8, 8]):
-        operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (sum(lengths),))]
+        operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (sum(lengths), *feature))]
         offsets = jnp.asarray(np.cumsum([0, *lengths]), jnp.int32)
-        np.testing.assert_allclose(exported.call(offsets, *operands), f(offsets, *operands), rtol=1e-5)
+        np.testing.assert_allclose(exported.call(offsets, *operands), f(offsets, *operands), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("operation", [sk.segmented_cumsum, sk.segmented_sum, sk.segmented_softmax])
+def test_shard_map(operation):
+    """Rows of each device with a layout of their own; the check of varying axes is refused, not passed with wrong gradients."""
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec, segments, x = jax.sharding.PartitionSpec("d"), sk.Segments.from_lengths([3, 5]), jnp.arange(8.0)
+
+    def mapped(check):
+        body = lambda x: operation(x, segments)
+        return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check))
+
+    np.testing.assert_array_equal(mapped(False)(x), operation(x, segments))
+    square = lambda f: jax.grad(lambda x: jnp.sum(f(x) ** 2))(x)
+    np.testing.assert_allclose(square(mapped(False)), square(lambda x: operation(x, segments)), rtol=1e-6)
+    with pytest.raises(ValueError, match=f"{operation.__name__}: .* needs `check_vma=False` there"):
+        mapped(True)(x)

@@ -5,7 +5,8 @@
 // c = d / 3840, a row is C(c) . (L(b) . K(b, r)), where K is the Kogge-Stone prefix of a block of 16 (windows of 1, 2, 4 and 8
 // rows), L the left fold of the blocks before it in its chunk of 3,840 rows, and C that of the chunks before it. A missing
 // term is the exact identity: -0.0 of a sum. Each column of [n, f] is folded so; linear recurrences are folded from left to right.
-// The reduction of a segment is the last row of its scan. Subnormals are flushed to zero, as XLA does.
+// The reduction of a segment is the last row of its scan. Sums and products flush subnormals to zero, as XLA does; maxima and
+// minima take them for zero, and keep their bits.
 //
 // `native_kernels.h` holds the kernels, and is included for each operation, dtype and instruction set; here are threads, dispatch and the
 // interface.
@@ -28,6 +29,9 @@
 #include <xmmintrin.h>
 #endif
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "head bits are read as bytes, least significant first"
+#endif
 #define INLINE static inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 #define JOIN_(x, op, dtype, isa) x##_##op##_##dtype##_##isa
@@ -64,7 +68,7 @@ typedef struct {
 
 INLINE int bit(const uint32_t *heads, int64_t i) { return heads[i >> 5] >> (i & 31) & 1; }
 
-// 32 bits from bit `i` on, zeros outside of the live rows.
+// 32 bits from bit `i` on, zeros outside of the words of live rows.
 static uint32_t bits_from(const Scan *s, int64_t i) {
   const int64_t words = (s->live + 31) / 32, w = i >> 5;
   const uint64_t low = w >= 0 && w < words ? s->heads[w] : 0, high = w + 1 >= 0 && w + 1 < words ? s->heads[w + 1] : 0;
@@ -162,7 +166,7 @@ static const ReduceKernel REDUCES[][4][4] = {
 
 int segkernels_best_isa(void) {
 #ifdef HAS_AVX2
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("lzcnt");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");  // those have lzcnt, which GCC 10 cannot ask for
 #else
   return 0;
 #endif
@@ -216,16 +220,19 @@ static int64_t processors(void) {
   return count < 1 ? 1 : count;
 }
 
-// Threads for so many elements: as asked for, or those of the process where they pay.
+// Threads for so many elements: as asked for, or those of the process that have enough to do.
 static int64_t threads_for(int64_t elements, int64_t asked) {
-  int64_t most = asked ? asked : elements < SERIAL ? 1 : processors();
-  return most < MOST_TASKS / 4 ? most : MOST_TASKS / 4;
+  int64_t most = asked ? asked : elements / (SERIAL / 2), allowed = asked || most < 2 ? MOST_TASKS / 4 : processors();
+  if (most > allowed) most = allowed;
+  return most < 1 ? 1 : most < MOST_TASKS / 4 ? most : MOST_TASKS / 4;
 }
 
 // Threads live as long as the call: nothing is shared with other calls, nor lost by a fork.
 static void run(Job *job, int64_t threads) {
   pthread_t helpers[MOST_TASKS];
-  int64_t started = 0;
+  int64_t started = 0, tasks = 0;
+  for (int64_t t = 0; t < job->tasks; t++) tasks += job->cuts[t] < job->cuts[t + 1];
+  if (threads > tasks) threads = tasks;
   while (started < threads - 1 && !pthread_create(&helpers[started], NULL, tasks_of, job)) started++;
   tasks_of(job);
   for (int64_t i = 0; i < started; i++) pthread_join(helpers[i], NULL);
@@ -253,7 +260,7 @@ static void advise(void *y, int64_t bytes) {
 #endif
 }
 
-// The scan of rows [0, live) of [n, f]; zeros from there on. `y` may be `x` where it is of one column or inclusive.
+// The scan of rows [0, live) of [n, f]; zeros from there on. `y` may be `x`.
 void segkernels_scan(Scan *s, int64_t threads) {
   int64_t cuts[MOST_TASKS + 1] = {0};
   s->live = s->live < 0 ? 0 : s->live > s->n ? s->n : s->live;

@@ -1,7 +1,8 @@
 """The native machine: one C file (`native.c`) behind XLA's foreign-function interface, on CPU, where a compiler built it.
 
 The bits of a segment depend on its own elements alone: the head of `native.c` says in which order they are folded. Threads
-are used above a size, never more than the process may run on, and end with the call.
+are used above a size, no more than the process may run on if nobody asks for more, and end with the call; a segment is
+walked by one.
 """
 
 import ctypes
@@ -46,7 +47,7 @@ def missing() -> str | None:
     Versions are compared before: jaxlib refuses a handler of another version by giving up the whole CPU backend.
     """
     if not LIBRARY.exists():
-        return "not built: no C compiler found when segkernels was installed"
+        return "not built: no C compiler found that builds it when segkernels was installed"
     version = interface_version()
     if version is None or not _KNOWN[0] <= version <= _KNOWN[1]:
         known = " to ".join(f"{major}.{minor}" for major, minor in _KNOWN)
@@ -105,3 +106,6 @@ def _mode(monoid, config):
 def _flat(x):
     """One column as ``[n]``, which is most often what the caller has: a reshape before a call in place is a copy to XLA."""
     return wide(x.reshape(-1) if x.shape[1] == 1 else x)
+
+
+missing()  # compiled functions that come from elsewhere find their handlers then

@@ -50,7 +50,7 @@ def _scan_latest(valid, values, resets, n_live, reverse):
         return _scan(numbers, resets, n_live, look_up=values[:, 0], **fold)[0]
     (found,) = _scan_rows(numbers, resets, n_live, **fold)
     out = jnp.take_along_axis(values, jnp.where(found == none, rows, found), 0, mode="clip")
-    return jnp.where(live_flags(n_live, len(values))[:, None], lax.optimization_barrier(out), jnp.zeros((), out.dtype))
+    return jnp.where(live_flags(n_live, values.shape[0])[:, None], lax.optimization_barrier(out), jnp.zeros((), out.dtype))
 
 
 def reduce(values, per_segment, offsets, monoid, of):
@@ -104,7 +104,7 @@ def _scan_lanes(values, resets, n, *, monoid, reverse, exclusive, look_up=None):
             stored[u], state = _fold(state, tuple(b[u] for b in block), reset, monoid, exclusive)
             if look_up is not None:
                 (found,) = stored[u]
-                stored[u] = slice_rows(look_up, jnp.where(found == identity[0], low + u, found), 1)
+                stored[u] = (slice_rows(look_up, jnp.where(found == identity[0], low + u, found), 1)[0],)
         return state, tuple(update_rows(y, jnp.stack(column), low) for y, column in zip(out, zip(*stored)))
 
     def run(start, end, state, out, width):
