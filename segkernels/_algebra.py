@@ -72,6 +72,12 @@ def itself(rows, per_segment, position):
     return rows
 
 
+def power(rows, tops, position):
+    """The exponential of a row, taken below the top of its segment if one is given; for reductions to fold."""
+    del position
+    return (jnp.exp(rows[0] - tops[0] if tops else rows[0]),)
+
+
 def made(of, values, per_segment, offsets):
     """What a reduction makes of a row, as shapes ``[1, f]`` and dtypes."""
     row = lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)

@@ -79,12 +79,6 @@ def deviations(values, segments, *, choice):
     return values - spread(mean(values, segments, choice=choice), segments, values.shape[0], choice=choice)
 
 
-def power(rows, tops, position):
-    """The exponential of a row, taken below the top of its segment if one is given; for reductions to fold."""
-    del position
-    return (jnp.exp(rows[0] - tops[0] if tops else rows[0]),)
-
-
 def squared_distance(rows, means, position):
     """The squared distance of a row from the mean of its segment; for reductions to fold."""
     del position

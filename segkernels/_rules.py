@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching
 from segkernels import _check, _verbs
 from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, attains, itself, wide
 from segkernels._segments import head_bits, live_flags, moved, start_flags
-from segkernels._verbs import reduce_p, scan_p, spread_p
+from segkernels._verbs import reduce_p, scan_p, softmax_p, spread_p
 
 # Scans ---------------------------------------------------------------------------------------------------------------
 
@@ -214,6 +214,20 @@ def _spread_transpose(cotangents, per_segment, offsets, *, choice, **_):
     return [*_verbs.reduce((ct,), offsets, monoid=ADD, choice=choice.derived()), None]
 
 
+def _softmax_jvp(primals, tangents, *, logarithm, choice):
+    """By the result, which takes fewer passes than the steps to it."""
+    values, offsets = primals
+    (out,) = softmax_p.bind(values, offsets, logarithm=logarithm, choice=choice)
+    if _still(tangents[0]):
+        return [out], [_zero(out)]
+    choice, n = choice.derived(), out.shape[0]
+    tangent = jnp.where(live_flags(offsets[-1], n)[:, None], tangents[0], jnp.zeros((), out.dtype))
+    shares = jnp.exp(out) if logarithm else out
+    (total,) = _verbs.reduce((shares * tangent,), offsets, monoid=ADD, choice=choice)
+    away = tangent - _verbs.spread(total, offsets, n=n, choice=choice)
+    return [out], [away if logarithm else out * away]
+
+
 def _no_cotangent(operand):
     return ad.Zero(operand.aval) if ad.is_undefined_primal(operand) else None
 
@@ -222,6 +236,7 @@ for _primitive, _jvp, _transpose in ((scan_p, _scan_jvp, _scan_transpose), (redu
                                      (spread_p, _spread_jvp, _spread_transpose)):  # fmt: skip
     ad.primitive_jvps[_primitive] = _jvp
     ad.primitive_transposes[_primitive] = _transpose
+ad.primitive_jvps[softmax_p] = _softmax_jvp
 
 
 # Batching ------------------------------------------------------------------------------------------------------------
@@ -254,24 +269,25 @@ def _cleared(values, n_live):
     return [jnp.where(live, x, jnp.zeros((), x.dtype)) for x in values]
 
 
-def _batch_size(operands, dims):
-    return next(x.shape[d] for x, d in zip(operands, dims) if d is not None)
+def _batching(primitive, layout, join):
+    """The rule of a verb with so many operands that are its layout; `join` takes members ``[b, ...]`` of a layout each."""
+
+    def rule(operands, dims, **params):
+        b = next(x.shape[dim] for x, dim in zip(operands, dims) if dim is not None)
+        if any(dim is not None for dim in dims[-layout:]):
+            out = join(*(_at_front(x, dim, b) for x, dim in zip(operands, dims)), **params)
+            return out, [0] * len(out)
+        values = [_join_features(x, d, b) for x, d in zip(operands[:-layout], dims)]
+        out = primitive.bind(*values, *operands[-layout:], **params)
+        _, f = (size for axis, size in enumerate(operands[0].shape) if axis != dims[0])
+        return [y.reshape(y.shape[0], b, f) for y in out], [1] * len(out)
+
+    batching.primitive_batchers[primitive] = rule
 
 
-def _batch_by_features(primitive, operands, dims, layout, params):
-    b = _batch_size(operands, dims)
-    values = [_join_features(x, d, b) for x, d in zip(operands[:-layout], dims)]
-    out = primitive.bind(*values, *operands[-layout:], **params)
-    _, f = (size for axis, size in enumerate(operands[0].shape) if axis != dims[0])
-    return [y.reshape(y.shape[0], b, f) for y in out], [1] * len(out)
-
-
-def _scan_batch(operands, dims, **params):
-    if dims[-2] is None and dims[-1] is None:
-        return _batch_by_features(scan_p, operands, dims, 2, params)
-    b = _batch_size(operands, dims)
-    *values, heads, n_live = [_at_front(x, d, b) for x, d in zip(operands, dims)]
-    n, words = values[0].shape[1], heads.shape[1]
+def _join_scans(*operands, **params):
+    *values, heads, n_live = operands
+    (b, n, _), words = values[0].shape, heads.shape[1]
     n_live = jnp.clip(n_live, 0, n)
     # Whole words a member, and a head where its dead rows begin.
     word = jnp.arange(words, dtype=n_live.dtype)[None]
@@ -280,7 +296,7 @@ def _scan_batch(operands, dims, **params):
     total = _total_rows("scan", b, 32 * words, n_live.dtype)
     values = [_pad_rows(x, 32 * words).reshape(total, x.shape[2]) for x in _cleared(values, n_live)]
     out = scan_p.bind(*values, (heads | dead).reshape(-1), jnp.asarray(total, n_live.dtype), **params)
-    return _cleared([y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out], n_live), [0] * len(out)
+    return _cleared([y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out], n_live)
 
 
 def _joined_offsets(offsets, n):
@@ -300,29 +316,29 @@ def _total_rows(verb, b, n, dtype):
     return b * n
 
 
-def _reduce_batch(operands, dims, **params):
-    if dims[-1] is None:
-        return _batch_by_features(reduce_p, operands, dims, 1, params)
-    b = _batch_size(operands, dims)
-    operands = [_at_front(x, d, b) for x, d in zip(operands, dims)]
+def _join_reductions(*operands, **params):
     values, per_segment, offsets = _verbs.parted(operands, params["given"])
-    n, s = values[0].shape[1], offsets.shape[1] - 1
+    (b, n, _), s = values[0].shape, offsets.shape[1] - 1
     values = [x.reshape(b * n, x.shape[2]) for x in _cleared(values, offsets[:, -1])]
     per_segment = [_with_dead_segment(x) for x in per_segment]
     out = reduce_p.bind(*values, *per_segment, _joined_offsets(offsets, n), **params)
-    return [y.reshape(b, s + 1, y.shape[1])[:, :s] for y in out], [0] * len(out)
+    return [y.reshape(b, s + 1, y.shape[1])[:, :s] for y in out]
 
 
-def _spread_batch(operands, dims, *, n, choice):
-    if dims[-1] is None:
-        return _batch_by_features(spread_p, operands, dims, 1, dict(n=n, choice=choice))
-    b = _batch_size(operands, dims)
-    per_segment, offsets = [_at_front(x, d, b) for x, d in zip(operands, dims)]
-    f = per_segment.shape[2]
-    (out,) = spread_p.bind(_with_dead_segment(per_segment), _joined_offsets(offsets, n), n=b * n, choice=choice)
-    return [out.reshape(b, n, f)], [0]
+def _join_spreads(per_segment, offsets, *, n, choice):
+    b, _, f = per_segment.shape
+    out = _verbs.spread(_with_dead_segment(per_segment), _joined_offsets(offsets, n), n=b * n, choice=choice)
+    return [out.reshape(b, n, f)]
 
 
-batching.primitive_batchers[scan_p] = _scan_batch
-batching.primitive_batchers[reduce_p] = _reduce_batch
-batching.primitive_batchers[spread_p] = _spread_batch
+def _join_softmaxes(values, offsets, **params):
+    b, n, f = values.shape
+    (cleared,) = _cleared((values,), offsets[:, -1])
+    out = _verbs.softmax(cleared.reshape(b * n, f), _joined_offsets(offsets, n), **params)
+    return _cleared([out.reshape(b, n, f)], offsets[:, -1])
+
+
+_batching(scan_p, 2, _join_scans)
+_batching(reduce_p, 1, _join_reductions)
+_batching(spread_p, 1, _join_spreads)
+_batching(softmax_p, 1, _join_softmaxes)

@@ -1,8 +1,9 @@
-"""The three verbs as JAX primitives: their shapes, and their lowering to the machine that serves them.
+"""The verbs as JAX primitives: their shapes, and their lowering to the machine that serves them.
 
 * ``scan(values, heads, n_live)``: fold each row into the rows of its segment before it.
 * ``reduce(values, offsets)``: fold each segment into one row.
 * ``spread(per_segment, offsets)``: repeat one row a segment over its rows.
+* ``softmax(values, offsets)``: what is made of the others, but by some machines in one pass.
 
 All see values ``[n, f]``. Their derivative and batching rules are in `_rules`.
 """
@@ -49,6 +50,12 @@ def spread(per_segment, offsets, *, n, choice):
     return out
 
 
+def softmax(values, offsets, *, logarithm, choice):
+    """Softmax of each segment of ``[n, f]`` floats, or its logarithm; dead rows zero."""
+    (out,) = softmax_p.bind(values, offsets, logarithm=logarithm, choice=choice)
+    return out
+
+
 # Shapes and lowering -------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +98,7 @@ def _jitted(primitive, params):
 
 def call_of(primitive, avals, params, exporting=False) -> _select.Call:
     """What `_select` is asked about an equation of one of the primitives."""
-    verb = {scan_p: "scan", reduce_p: "reduce", spread_p: "spread"}[primitive]
+    verb = primitive.name.removeprefix("segmented_")
     layout = 2 if primitive is scan_p else 1
     return _select.Call(verb, params.get("monoid"), tuple(avals[:-layout]), params["choice"], params.get("of", itself), exporting)
 
@@ -141,7 +148,18 @@ def _spread_run(per_segment, offsets, *, where, **params):
     return [kernels.spread(per_segment, offsets, **params)]
 
 
+def _softmax_shapes(values, offsets, **_):
+    del offsets
+    return [ShapedArray(values.shape, values.dtype)]
+
+
+def _softmax_run(values, offsets, *, where, **params):
+    kernels, params = _choose(softmax_p, (values, offsets), params, where)
+    return [kernels.softmax(values, offsets, **params)]
+
+
 scan_p = _verb("scan", _scan_shapes, _scan_run)
 reduce_p = _verb("reduce", _reduce_shapes, _reduce_run)
 spread_p = _verb("spread", _spread_shapes, _spread_run)
-PRIMITIVES = (scan_p, reduce_p, spread_p)
+softmax_p = _verb("softmax", _softmax_shapes, _softmax_run)
+PRIMITIVES = (scan_p, reduce_p, spread_p, softmax_p)

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from segkernels import _check, _forms, _host, _pieces, _select, _verbs
-from segkernels._algebra import ADD, wide
+from segkernels._algebra import wide
 
 
 def segmented_softmax(x, segments=None, *, implementation=None):
@@ -30,7 +30,7 @@ def segmented_softmax(x, segments=None, *, implementation=None):
     >>> segmented_softmax([np.array([0.0, 0.0]), np.array([1000.0])])
     [array([0.5, 0.5]), array([1.])]
     """
-    return _rows("segmented_softmax", _softmax, x, segments, implementation, ordered=True)
+    return _rows("segmented_softmax", _softmax, x, segments, implementation, ordered=True, logarithm=False)
 
 
 def segmented_log_softmax(x, segments=None, *, implementation=None):
@@ -44,7 +44,7 @@ def segmented_log_softmax(x, segments=None, *, implementation=None):
     >>> segmented_log_softmax([np.log([1.0, 3.0]), np.array([1000.0])])[0].round(4)
     array([-1.3863, -0.2877])
     """
-    return _rows("segmented_log_softmax", _log_softmax, x, segments, implementation, ordered=True)
+    return _rows("segmented_log_softmax", _softmax, x, segments, implementation, ordered=True, logarithm=True)
 
 
 def segmented_standardize(x, segments=None, *, epsilon=1e-5, implementation=None):
@@ -151,51 +151,11 @@ def _repeat(values, segments, *, n, choice):
     return out.reshape(n, *values.shape[1:])
 
 
-def _softmax(values, segments, *, choice):
+def _softmax(values, segments, *, logarithm, choice):
     values = _forms.as_by(jnp.exp, values)
-    return _softmax_of(wide(values), segments, choice).astype(values.dtype)
-
-
-def _log_softmax(values, segments, *, choice):
-    values = _forms.as_by(jnp.exp, values)
-    return _log_softmax_of(wide(values), segments, choice).astype(values.dtype)
-
-
-def _below_top(values, segments, choice):
-    top = _pieces.top(values, segments, choice=choice)
-    return values - _pieces.spread(top, segments, values.shape[0], choice=choice)
-
-
-# Their derivatives are those of the results, which takes fewer passes than those of the steps.
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _softmax_of(values, segments, choice):
-    powers = jnp.exp(_below_top(values, segments, choice))
-    return _pieces.live(powers / _pieces.of_segment(ADD, powers, segments, choice=choice), segments)
-
-
-@_softmax_of.defjvp
-def _softmax_jvp(choice, primals, tangents):
-    values, segments = primals
-    out, choice = _softmax_of(values, segments, choice), choice.derived()
-    tangent = _pieces.live(tangents[0], segments)
-    return out, out * (tangent - _pieces.of_segment(ADD, out * tangent, segments, choice=choice))
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _log_softmax_of(values, segments, choice):
-    below = _below_top(values, segments, choice)
-    total = jnp.log(_pieces.reduce(ADD, below, segments, of=_pieces.power, choice=choice))
-    return _pieces.live(below - _pieces.spread(total, segments, values.shape[0], choice=choice), segments)
-
-
-@_log_softmax_of.defjvp
-def _log_softmax_jvp(choice, primals, tangents):
-    values, segments = primals
-    out, choice = _log_softmax_of(values, segments, choice), choice.derived()
-    tangent = _pieces.live(tangents[0], segments)
-    return out, _pieces.live(tangent - _pieces.of_segment(ADD, jnp.exp(out) * tangent, segments, choice=choice), segments)
+    columns = wide(_verbs.columns(values))
+    out = _verbs.softmax(columns, jnp.asarray(segments.offsets), logarithm=logarithm, choice=choice)
+    return out.reshape(values.shape).astype(values.dtype)
 
 
 def _standardize(values, segments, *, epsilon, choice):

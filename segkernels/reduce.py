@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from segkernels import _pieces
-from segkernels._algebra import ADD, MAX, MIN, MUL, wide
+from segkernels._algebra import ADD, MAX, MIN, MUL, power, wide
 from segkernels._forms import as_by
 from segkernels._reduction import reduction
 
@@ -208,6 +208,6 @@ def _logsumexp(values, segments, *, dtype, choice):
     dtype, values = values.dtype, wide(values)
     top = _pieces.top(values, segments, choice=choice)
     top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))  # infinities stay, and exp takes them as they are
-    total = _pieces.reduce(ADD, values, segments, of=_pieces.power, per_segment=(top,), choice=choice)
+    total = _pieces.reduce(ADD, values, segments, of=power, per_segment=(top,), choice=choice)
     none = total == 0
     return jnp.where(none, -jnp.inf, jnp.log(jnp.where(none, jnp.ones_like(total), total)) + top).astype(dtype)

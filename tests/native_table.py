@@ -4,6 +4,8 @@ The answer is the fold that `native.c` states, in NumPy: equal to the bit.
 """
 
 import ctypes
+import functools
+import math
 import sys
 
 import numpy as np
@@ -19,13 +21,13 @@ class Scan(ctypes.Structure):
                 *((name, _INT) for name in ("isa", "dtype", "op", "reverse", "exclusive"))]  # fmt: skip
 
 
-class Reduce(ctypes.Structure):
+class BySegment(ctypes.Structure):
     _fields_ = [*((name, _POINTER) for name in ("x", "offsets", "y")), *((name, _LONG) for name in ("n", "s", "f")),
-                *((name, _INT) for name in ("isa", "dtype", "op", "wide"))]  # fmt: skip
+                *((name, _INT) for name in ("isa", "dtype", "op", "wide", "logarithm"))]  # fmt: skip
 
 
 class Kernel:
-    """The two functions of a library."""
+    """The functions of a library."""
 
     def __init__(self, library):
         self.library = ctypes.CDLL(str(library))
@@ -45,12 +47,21 @@ class Kernel:
         return y
 
     def reduce(self, x, offsets, op, *, isa=0, threads=1):
-        n, f = x.shape
-        y = np.full((len(offsets) - 1, f), 77, x.dtype)
-        call = Reduce(x.ctypes.data, offsets.ctypes.data, y.ctypes.data, n, len(offsets) - 1, f, isa, DTYPES.index(x.dtype.name),
-                      list(OPS).index(op), offsets.dtype == np.int64)  # fmt: skip
+        y = np.full((len(offsets) - 1, x.shape[1]), 77, x.dtype)
+        call = self._by_segment(x, offsets, y, isa, op=list(OPS).index(op))
         self.library.segkernels_reduce(ctypes.byref(call), _LONG(threads))
         return y
+
+    def softmax(self, x, offsets, logarithm=False, *, isa=0, threads=1):
+        y = np.full_like(x, 77)
+        call = self._by_segment(x, offsets, y, isa, logarithm=logarithm)
+        self.library.segkernels_softmax(ctypes.byref(call), _LONG(threads))
+        return y
+
+    def _by_segment(self, x, offsets, y, isa, op=0, logarithm=False):
+        n, f = x.shape
+        return BySegment(x.ctypes.data, offsets.ctypes.data, y.ctypes.data, n, len(offsets) - 1, f, isa,
+                         DTYPES.index(x.dtype.name), op, offsets.dtype == np.int64, logarithm)  # fmt: skip
 
 
 # The answers ---------------------------------------------------------------------------------------------------------
@@ -82,6 +93,44 @@ def recurrence(gates, x):
     for i in range(1, len(x)):
         out[i] = gates[i] * out[i - 1] + x[i]
     return out
+
+
+def power(x):
+    """e^x of x <= 0, as 2^k e^r."""
+    single = x.dtype == np.float32
+    mantissa, bias, terms = (23, 127, 7) if single else (52, 1023, 13)
+    high, low = (0.693359375, -2.12194440e-4) if single else (6.93147180369123816490e-01, 1.90821492927058770002e-10)
+    number = x.dtype.type
+    x = np.where(x < number(-bias * np.log(2)), number(-bias * np.log(2)), x)
+    k = np.rint(x * number(np.log2(np.e)))
+    r = (x - k * number(high)) - k * number(low)
+    y = np.full_like(x, 1 / math.factorial(terms))
+    for i in reversed(range(terms)):
+        y = y * r + number(1 / math.factorial(i))
+    scale = (np.nan_to_num(k).astype(f"i{x.itemsize}") + bias << mantissa).view(x.dtype)
+    return flushed(y * scale)
+
+
+def logarithm(x):
+    """Of x >= 1, in float64: the exponent, and 2 atanh((m - 1) / (m + 1)) of what is left."""
+    m, exponent = np.frexp(x.astype(np.float64))
+    m, exponent = np.where(m * 2 > np.sqrt(2), m, 2 * m), np.where(m * 2 > np.sqrt(2), exponent, exponent - 1)
+    z, y = (m - 1) / (m + 1), np.zeros_like(m)
+    for k in range(23, 0, -2):
+        y = y * (z * z) + 1 / k
+    return (exponent * 6.93147180369123816490e-01 + (exponent * 1.90821492927058770002e-10 + 2 * z * y)).astype(x.dtype)
+
+
+def softmax(x, is_logarithm):
+    """Of one segment ``[n, f]``."""
+    below = x - np.max(x, axis=0)
+    powers = power(below)
+    total = folded(powers, np.add)[-1]
+    return below - logarithm(total) if is_logarithm else flushed(powers * (1 / total))
+
+
+def flushed(x):
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.zeros((), x.dtype), x)
 
 
 def nothing(op, dtype):
@@ -157,6 +206,21 @@ def check(kernel, rng, dtype, op, f, isa):
                         assert same(got, want), (list(offsets[:9]), dead, threads, kind)
 
 
+def check_softmax(kernel, rng, dtype, f, isa):
+    """Every layout, thread count and dtype of offsets, and the logarithm, against the answer."""
+    for offsets in layouts(rng):
+        offsets = np.asarray(offsets, np.int64)
+        for dead in (0, 37):
+            x = 9 * draw(rng, dtype, offsets[-1] + dead, f, "add")
+            x[: offsets[-1] // 2] = np.nan_to_num(x[: offsets[-1] // 2], posinf=-np.inf)
+            for is_logarithm in (False, True):
+                want = scanned(functools.partial(softmax, is_logarithm=is_logarithm), (x,), offsets, "add", False, False)
+                for threads in (1, 3):
+                    for kind in (np.int32, np.int64):
+                        got = kernel.softmax(x, offsets.astype(kind), is_logarithm, isa=isa, threads=threads)
+                        assert same(got, want), (list(offsets[:9]), dead, is_logarithm, threads, kind)
+
+
 def check_bad_layouts(kernel, rng):
     """Offsets and head bits that no check has seen: any result, but nothing outside of the buffers."""
     for _ in range(300):
@@ -164,7 +228,9 @@ def check_bad_layouts(kernel, rng):
         x = draw(rng, "float32", n, f, "add")
         for low, high in ((-(2**31), 2**31), (-5, n + 5)):
             offsets = rng.integers(low, high, s + 1)
-            kernel.reduce(x, offsets.astype(rng.choice(["int32", "int64"])), "add", threads=3)
+            offsets = offsets.astype(rng.choice(["int32", "int64"]))
+            kernel.reduce(x, offsets, "add", threads=3)
+            kernel.softmax(x, offsets, threads=3)
         heads, y = rng.integers(0, 2**32, -(-n // 32), dtype=np.uint32), np.empty_like(x)
         call = Scan(x.ctypes.data, None, y.ctypes.data, heads.ctypes.data, n, rng.integers(-5, n + 50), f, 0, 0, 0,
                     rng.integers(0, 2), rng.integers(0, 2))  # fmt: skip
@@ -179,6 +245,9 @@ def main(library):
             for dtype in DTYPES:
                 for f in (1, 3, 9):
                     check(kernel, rng, dtype, op, f, kernel.isas[-1])
+        for dtype in DTYPES[:2]:
+            for f in (1, 3, 9, 70):
+                check_softmax(kernel, rng, dtype, f, kernel.isas[-1])
     print("all equal")
 
 

@@ -43,6 +43,15 @@ def test_the_fold_that_is_stated(op, dtype, f, kernel, rng):
 
 
 @built
+@pytest.mark.parametrize("f", [1, 3, 9, pytest.param(70, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_softmax_that_is_stated(dtype, f, kernel, rng):
+    for isa in kernel.isas:
+        with np.errstate(all="ignore"):
+            native_table.check_softmax(kernel, rng, dtype, f, isa)
+
+
+@built
 @pytest.mark.parametrize("rows", [1, 5, 16, 17, 100, 3839, 3841, 9000])
 def test_bits_do_not_depend_on_the_place(rows, kernel, rng):
     """At every alignment, between other neighbours, with other threads, in place or not, by every instruction set."""
@@ -125,7 +134,7 @@ def test_bad_layouts_under_jit_stay_in_bounds(rng):
     x = jnp.ones(100)
     for offsets in ([0, 200, 50, 1000], [-5, 3, 2**31 - 1, 7], [99, 0, 99, 0]):
         segments = jax.jit(lambda o: sk.Segments(o))(jnp.array(offsets, jnp.int32))
-        for operation in (sk.segmented_cumsum, sk.segmented_sum):
+        for operation in (sk.segmented_cumsum, sk.segmented_sum, sk.segmented_softmax):
             jax.block_until_ready(jax.jit(lambda x, s, f=operation: f(x, s, implementation="native"))(x, segments))
 
 

@@ -1,4 +1,4 @@
-// Segmented scan and reduce on CPU, behind the XLA foreign-function interface. `native.py` is its only caller.
+// Segmented scan, reduce and softmax on CPU, behind the XLA foreign-function interface. `native.py` is its only caller.
 //
 // Bits. A segment's result depends on its own elements alone: not on its place, its neighbours, the number of threads or the
 // instruction set. With d the distance of a row from the end its segment is walked from, r = d % 16, b = (d / 16) % 240 and
@@ -8,8 +8,8 @@
 // The reduction of a segment is the last row of its scan. Sums and products flush subnormals to zero, as XLA does; maxima and
 // minima take them for zero, and keep their bits.
 //
-// `native_kernels.h` holds the kernels, and is included for each operation, dtype and instruction set; here are threads, dispatch and the
-// interface.
+// `native_kernels.h` and `native_softmax.h` hold the kernels, and are included for each operation, dtype and instruction set;
+// `native_interface.h` is what XLA calls; here are threads and dispatch.
 //
 // Kogge-Stone: P. M. Kogge and H. S. Stone, "A parallel algorithm for the efficient solution of a general class of recurrence
 // equations", IEEE Trans. Computers C-22 (1973).
@@ -45,9 +45,11 @@
 #define STRIP 64        // columns of a recurrence that are walked together
 #define FEW 8           // columns from which on vectors go across them, not down
 #define SERIAL 524288   // elements below which threads do not pay
+#define GROUP 2048      // elements that go through all passes of a softmax before the next
 #define MOST_TASKS 256
 
 enum { ADD, MUL, MAX, MIN, AFFINE };
+enum { LESS, LESS_BOTH, TIMES };  // steps of a softmax
 
 typedef struct {
   const void *x, *gates;
@@ -62,7 +64,8 @@ typedef struct {
   void *y;
   int64_t n, s, f;
   int isa, dtype, op, wide;  // whether offsets have 64 bits
-} Reduce;
+  int logarithm;             // of softmax
+} BySegment;
 
 // Bits ------------------------------------------------------------------------------------------------------------------
 
@@ -119,9 +122,23 @@ static Piece next_piece(const Scan *s, int64_t begin, int64_t end, int64_t done,
   return (Piece){s->reverse ? at - head : head - at, inside, 1};
 }
 
-INLINE int64_t offset(const Reduce *r, int64_t k) {
-  int64_t x = r->wide ? ((const int64_t *)r->offsets)[k] : ((const int32_t *)r->offsets)[k];
-  return x < 0 ? 0 : x > r->n ? r->n : x;
+INLINE int64_t offset(const BySegment *s, int64_t k) {
+  int64_t x = s->wide ? ((const int64_t *)s->offsets)[k] : ((const int32_t *)s->offsets)[k];
+  return x < 0 ? 0 : x > s->n ? s->n : x;
+}
+
+// Of x >= 1, or NaN: the exponent, and for what is left in [sqrt 1/2, sqrt 2] the series of 2 atanh((x - 1) / (x + 1)).
+static double logarithm(double x) {
+  uint64_t bits, one = 0x3ff0000000000000, mantissa = 0x000fffffffffffff;
+  if (!(x < __builtin_inf())) return x;
+  memcpy(&bits, &x, sizeof x);
+  double exponent = (double)(bits >> 52) - 1023, y = 0;
+  bits = (bits & mantissa) | one;
+  memcpy(&x, &bits, sizeof x);
+  if (x > 1.4142135623730951) x /= 2, exponent += 1;
+  const double z = (x - 1) / (x + 1), square = z * z;
+  for (int k = 23; k >= 1; k -= 2) y = y * square + 1.0 / k;
+  return exponent * 6.93147180369123816490e-01 + (exponent * 1.90821492927058770002e-10 + 2 * z * y);
 }
 
 // Kernels -----------------------------------------------------------------------------------------------------------------
@@ -148,7 +165,7 @@ INLINE int64_t offset(const Reduce *r, int64_t k) {
 #endif
 
 typedef void (*ScanKernel)(const Scan *, int64_t, int64_t);
-typedef void (*ReduceKernel)(const Reduce *, int64_t, int64_t);
+typedef void (*BySegmentKernel)(const BySegment *, int64_t, int64_t);
 #define DTYPES(verb, op, isa) {verb##_##op##_f32_##isa, verb##_##op##_f64_##isa, verb##_##op##_s32_##isa, verb##_##op##_s64_##isa}
 #define FOLDS(verb, isa) DTYPES(verb, add, isa), DTYPES(verb, mul, isa), DTYPES(verb, max, isa), DTYPES(verb, min, isa)
 static const ScanKernel SCANS[][5][4] = {
@@ -157,10 +174,16 @@ static const ScanKernel SCANS[][5][4] = {
     {FOLDS(scan, avx2), DTYPES(scan, affine, avx2)},
 #endif
 };
-static const ReduceKernel REDUCES[][4][4] = {
+static const BySegmentKernel REDUCES[][4][4] = {
     {FOLDS(reduce, base)},
 #ifdef HAS_AVX2
     {FOLDS(reduce, avx2)},
+#endif
+};
+static const BySegmentKernel SOFTMAXES[][2] = {
+    {softmax_softmax_f32_base, softmax_softmax_f64_base},
+#ifdef HAS_AVX2
+    {softmax_softmax_f32_avx2, softmax_softmax_f64_avx2},
 #endif
 };
 
@@ -222,9 +245,13 @@ static int64_t processors(void) {
 
 // Threads for so many elements: as asked for, or those of the process that have enough to do.
 static int64_t threads_for(int64_t elements, int64_t asked) {
-  int64_t most = asked ? asked : elements / (SERIAL / 2), allowed = asked || most < 2 ? MOST_TASKS / 4 : processors();
-  if (most > allowed) most = allowed;
-  return most < 1 ? 1 : most < MOST_TASKS / 4 ? most : MOST_TASKS / 4;
+  int64_t threads = asked;
+  if (!asked) {
+    threads = elements / (SERIAL / 2);
+    if (threads > 1 && threads > processors()) threads = processors();
+  }
+  if (threads > MOST_TASKS / 4) threads = MOST_TASKS / 4;
+  return threads < 1 ? 1 : threads;
 }
 
 // Threads live as long as the call: nothing is shared with other calls, nor lost by a fork.
@@ -244,8 +271,13 @@ static void scan_work(const void *call, int64_t begin, int64_t end) {
 }
 
 static void reduce_work(const void *call, int64_t begin, int64_t end) {
-  const Reduce *r = call;
-  REDUCES[r->isa][r->op][r->dtype](r, begin, end);
+  const BySegment *s = call;
+  REDUCES[s->isa][s->op][s->dtype](s, begin, end);
+}
+
+static void softmax_work(const void *call, int64_t begin, int64_t end) {
+  const BySegment *s = call;
+  SOFTMAXES[s->isa][s->dtype](s, begin, end);
 }
 
 static int size_of(int dtype) { return dtype == 0 || dtype == 2 ? 4 : 8; }
@@ -281,93 +313,32 @@ void segkernels_scan(Scan *s, int64_t threads) {
   memset((char *)s->y + s->live * row, 0, (s->n - s->live) * row);
 }
 
-// The reduction of each of s segments; offsets that are out of bounds are cut to them.
-void segkernels_reduce(Reduce *r, int64_t threads) {
+// Segments over threads, as many as pay for so many `elements`.
+static void run_by_segment(BySegment *s, void (*work)(const void *, int64_t, int64_t), int64_t elements, int64_t threads) {
   int64_t cuts[MOST_TASKS + 1] = {0};
-  threads = threads_for(r->n * r->f, threads);
-  Job job = {reduce_work, r, cuts, threads > 1 ? 4 * threads : 1, 0};
+  threads = threads_for(elements, threads);
+  Job job = {work, s, cuts, threads > 1 ? 4 * threads : 1, 0};
   for (int64_t t = 1, k = 0; t <= job.tasks; t++) {  // the first segment past an equal share of the rows
-    int64_t at = (int64_t)((double)r->n / job.tasks * t), high = r->s;
+    int64_t at = (int64_t)((double)s->n / job.tasks * t), high = s->s;
     while (k < high && t < job.tasks) {
       int64_t middle = k + (high - k) / 2;
-      if (offset(r, middle) < at) k = middle + 1; else high = middle;
+      if (offset(s, middle) < at) k = middle + 1; else high = middle;
     }
-    cuts[t] = t < job.tasks ? k : r->s;
+    cuts[t] = t < job.tasks ? k : s->s;
   }
   run(&job, threads);
 }
 
-// The interface -----------------------------------------------------------------------------------------------------------
+// The reduction of each of s segments; offsets that are out of bounds are cut to them.
+void segkernels_reduce(BySegment *s, int64_t threads) { run_by_segment(s, reduce_work, s->n * s->f, threads); }
 
-// What is used of XLA's C interface, in the layout that versions 0.1 to 0.5 share (xla/ffi/api/c_api.h). `native.py` asks
-// for the version of jaxlib before it registers anything.
-
-typedef struct Extension {
-  size_t size;
-  int type;  // 1: asks about the handler
-  struct Extension *next;
-} Extension;
-
-typedef struct {
-  Extension base;
-  struct { size_t size; struct { size_t size; void *extension; int major, minor; } version; uint32_t traits; } *metadata;
-} Question;
-
-typedef struct { size_t size; void *extension; int dtype; void *data; int64_t rank, *dims; } Buffer;
-typedef struct { size_t size; void *extension; int64_t count; int *types; Buffer **buffers; } Buffers;
-typedef struct { int dtype; int64_t *value; } Scalar;
-typedef struct { size_t size; void *extension; int64_t count; int *types; void **names; Scalar **scalars; } Scalars;
-typedef struct {
-  size_t size;
-  Extension *extension;
-  const void *api, *context;
-  int stage;
-  Buffers in, out;
-  Scalars attributes;
-} Frame;
-
-enum { XLA_S32 = 4, XLA_S64 = 5, XLA_F32 = 11, XLA_F64 = 12 };
-
-static int answered(const Frame *frame) {
-  if (!frame->extension || frame->extension->type != 1) return 0;
-  Question *question = (Question *)frame->extension;
-  question->metadata->version.major = 0;
-  question->metadata->version.minor = 1;
-  question->metadata->traits = 0;
-  return 1;
+// Softmax of each of s segments, or its logarithm; zeros where there is none. An element takes as long as several of a scan.
+void segkernels_softmax(BySegment *s, int64_t threads) {
+  const int64_t row = s->f * size_of(s->dtype), first = offset(s, 0), live = offset(s, s->s);
+  advise(s->y, s->n * row);
+  run_by_segment(s, softmax_work, 4 * s->n * s->f, threads);
+  memset(s->y, 0, first * row);
+  memset((char *)s->y + live * row, 0, (s->n - live) * row);
 }
 
-// Of [n, f], or [n].
-static int64_t columns_of(const Buffer *b) { return b->rank > 1 ? b->dims[1] : 1; }
-
-static int dtype_of(const Buffer *b) {
-  return b->dtype == XLA_F32 ? 0 : b->dtype == XLA_F64 ? 1 : b->dtype == XLA_S32 ? 2 : 3;
-}
-
-// The attribute of both: an `op`, two flags, and the number of threads or 0.
-static int64_t mode_of(const Frame *frame) { return *frame->attributes.scalars[0]->value; }
-
-// Takes gates if any, values, heads, the number of live rows; gives the scan.
-void *segkernels_scan_handler(const Frame *frame) {
-  if (answered(frame)) return NULL;
-  const int64_t mode = mode_of(frame), last = frame->in.count - 1;
-  Buffer **in = frame->in.buffers, *x = in[last - 2], *live = in[last];
-  Scan s = {.x = x->data, .gates = last > 2 ? in[0]->data : NULL, .y = frame->out.buffers[0]->data, .heads = in[last - 1]->data,
-            .n = x->dims[0], .f = columns_of(x), .isa = segkernels_best_isa(), .dtype = dtype_of(x), .op = mode & 15,
-            .reverse = mode >> 4 & 1, .exclusive = mode >> 5 & 1};
-  s.live = live->dtype == XLA_S32 ? *(int32_t *)live->data : *(int64_t *)live->data;
-  segkernels_scan(&s, mode >> 8);
-  return NULL;
-}
-
-// Takes values and offsets; gives the reduction of each segment.
-void *segkernels_reduce_handler(const Frame *frame) {
-  if (answered(frame)) return NULL;
-  const int64_t mode = mode_of(frame);
-  Buffer *x = frame->in.buffers[0], *offsets = frame->in.buffers[1];
-  Reduce r = {.x = x->data, .offsets = offsets->data, .y = frame->out.buffers[0]->data, .n = x->dims[0],
-              .s = offsets->dims[0] - 1, .f = columns_of(x), .isa = segkernels_best_isa(), .dtype = dtype_of(x), .op = mode & 15,
-              .wide = offsets->dtype == XLA_S64};
-  segkernels_reduce(&r, mode >> 8);
-  return NULL;
-}
+#include "native_interface.h"

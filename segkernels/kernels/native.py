@@ -26,7 +26,7 @@ def unsupported(call) -> str | None:
     """Why this machine cannot serve a call."""
     if call.verb == "spread":
         return "it has no spread"
-    if call.monoid not in _OPS or (call.verb == "reduce" and call.monoid is AFFINE):
+    if call.verb != "softmax" and (call.monoid not in _OPS or (call.verb == "reduce" and call.monoid is AFFINE)):
         return f"it has no {call.verb} of {call.monoid}"
     if call.of is not itself:
         return "it reduces values as they are, not what is made of them on the way"
@@ -54,7 +54,7 @@ def missing() -> str | None:
         return f"built for versions {known} of XLA's foreign-function interface, and this jaxlib has {_dotted(version)}"
     try:
         library = ctypes.CDLL(str(LIBRARY))
-        handlers = {verb: getattr(library, f"segkernels_{verb}_handler") for verb in ("scan", "reduce")}
+        handlers = {verb: getattr(library, f"segkernels_{verb}_handler") for verb in ("scan", "reduce", "softmax")}
     except (OSError, AttributeError) as error:
         return f"it cannot be loaded: {error}"
     for verb, handler in handlers.items():
@@ -97,6 +97,16 @@ def reduce(values, per_segment, offsets, *, monoid, of, config):
     x = _flat(x)
     call = jax.ffi.ffi_call("segkernels_reduce", jax.ShapeDtypeStruct((shape[0], *x.shape[1:]), x.dtype))
     return (call(x, offsets, mode=np.int64(_mode(monoid, config))).reshape(shape).astype(values[0].dtype),)
+
+
+def softmax(values, offsets, *, logarithm, config):
+    """As `kernels.xla.softmax`."""
+    if 0 in (*values.shape, offsets.shape[0] - 1):
+        return jnp.zeros_like(values)
+    x = _flat(values)
+    call = jax.ffi.ffi_call("segkernels_softmax", jax.ShapeDtypeStruct(x.shape, x.dtype))
+    mode = logarithm << 4 | (config.threads or 0) << 8
+    return call(x, offsets, mode=np.int64(mode)).reshape(values.shape)
 
 
 def _mode(monoid, config):

@@ -173,6 +173,14 @@ INLINE T NAME(total)(B a) {
   return a.r[0][0];
 }
 
+// The fold of the last n <= 16 of the 16 rows before `end`.
+INLINE T NAME(last)(const T *end, int64_t n) {
+  B a = NAME(load)(end - 16);
+  for (int j = 0; j < R; j++)
+    a.r[j] = NAME(where)((NAME(all)(0xffffu >> n) & LANES(j)) != 0, NAME(splat)(NAME(identity)()), a.r[j]);
+  return NAME(total)(a);
+}
+
 // The fold of one segment of n rows, of which `room` may be read.
 static NOINLINE T NAME(folded)(const T *x, int64_t n, int64_t room) {
   const T none = NAME(identity)();
@@ -302,21 +310,20 @@ static T NAME(folded_column)(const T *x, int64_t n, int64_t f) {
   return all;
 }
 
-static void NAME(reduce)(const Reduce *r, int64_t first, int64_t last) {
-  const T *x = r->x;
-  T *y = r->y;
-  const int64_t f = r->f;
+// The fold of one segment of w columns, f apart. `room`: rows that may be read.
+INLINE void NAME(fold)(const T *x, T *y, int64_t n, int64_t w, int64_t f, int64_t room) {
+  if (f == 1) *y = NAME(folded)(x, n, room);
+  else if (w < FEW) for (int64_t j = 0; j < w; j++) y[j] = NAME(folded_column)(x + j, n, f);
+  else NAME(strips)(x, y, n, f, w, 0, 0);
+}
+
+static void NAME(reduce)(const BySegment *s, int64_t first, int64_t last) {
+  const int64_t f = s->f;
   for (int64_t k = first; k < last; k++) {
-    int64_t begin = offset(r, k), end = offset(r, k + 1);
-    if (begin >= end) {
-      for (int64_t j = 0; j < f; j++) y[k * f + j] = NAME(nothing)();
-    } else if (f == 1) {
-      y[k] = NAME(folded)(x + begin, end - begin, r->n - begin);
-    } else if (f < FEW) {
-      for (int64_t j = 0; j < f; j++) y[k * f + j] = NAME(folded_column)(x + begin * f + j, end - begin, f);
-    } else {
-      NAME(strips)(x + begin * f, y + k * f, end - begin, f, f, 0, 0);
-    }
+    const int64_t begin = offset(s, k), end = offset(s, k + 1);
+    T *y = (T *)s->y + k * f;
+    if (begin < end) NAME(fold)((const T *)s->x + begin * f, y, end - begin, f, f, s->n - begin);
+    else for (int64_t j = 0; j < f; j++) y[j] = NAME(nothing)();
   }
 }
 

@@ -1,4 +1,4 @@
-// The operations of one dtype, for `native.c`: four that share their kernels, and the linear recurrence.
+// The operations of one dtype, for `native.c`: four that share their kernels, the linear recurrence, and of floats softmax.
 
 #define OP ADD
 #define NAME(x) JOIN(x, add, DTYPE, ISA)
@@ -39,6 +39,17 @@ static void NAME(scan)(const Scan *s, int64_t begin, int64_t end) {
 }
 
 #undef NAME
+
+#ifdef FLOAT
+#include "native_softmax.h"
+#undef FLOAT
+#undef BITS
+#undef MANTISSA
+#undef BIAS
+#undef LN2_HIGH
+#undef LN2_LOW
+#undef TERMS
+#endif
 #undef DTYPE
 #undef T
 #undef I

@@ -1,4 +1,4 @@
-"""Segmented scan, reduce and spread in plain JAX: every platform, and the meaning of the other kernels.
+"""Segmented scan, reduce, spread and softmax in plain JAX: every platform, and the meaning of the other kernels.
 
 Three walks, named by `Config.walk` and tested against each other:
 
@@ -11,8 +11,8 @@ Three walks, named by `Config.walk` and tested against each other:
 import jax.numpy as jnp
 from jax import lax
 
-from segkernels._algebra import FIRST, itself, made, wide
-from segkernels._segments import head_bits, reset_bits, row_flags
+from segkernels._algebra import ADD, FIRST, MAX, itself, made, power, wide
+from segkernels._segments import head_bits, live_flags, reset_bits, row_flags
 from segkernels.kernels import xla_loop
 from segkernels.kernels.xla_loop import slice_rows, update_rows
 
@@ -25,7 +25,9 @@ _LONG = 8  # rows of a segment from which on a loop over segments spreads faster
 def unsupported(call) -> str | None:
     """Why this machine cannot serve a call; only a walk that the verb does not have is a reason."""
     walks, walk = SCAN_WALKS, call.choice.config.walk
-    if call.verb == "reduce":
+    if call.verb == "softmax":
+        walks = REDUCE_WALKS
+    elif call.verb == "reduce":
         walks = REDUCE_WALKS if call.monoid.segment and call.operands[0].dtype != bool else SCAN_WALKS
     if walk in (None, *walks):
         return None
@@ -100,6 +102,29 @@ def spread(per_segment, offsets, *, n, config):
     heads = head_bits(offsets, n)
     (out,) = scan((at_heads,), heads, offsets[-1], monoid=FIRST, reverse=False, exclusive=False, config=config)
     return out
+
+
+def softmax(values, offsets, *, logarithm, config):
+    """Softmax of each segment of ``[n, f]`` floats, the maximum of it taken out before, or its logarithm; dead rows zero."""
+
+    n, f = values.shape
+    shape = (n,) if f == 1 else (n, f)  # XLA walks many rows of one column slowly where it works element by element
+
+    def of_segment(monoid, x, of=itself):
+        (out,) = reduce((x.reshape(n, f),), (), offsets, monoid=monoid, of=of, config=config)
+        return out
+
+    def spread_out(per_segment):
+        return spread(per_segment, offsets, n=n, config=config).reshape(shape)
+
+    below = values.reshape(shape) - spread_out(of_segment(MAX, values))
+    if logarithm:
+        out = below - spread_out(jnp.log(of_segment(ADD, below, power)))
+    else:
+        powers = jnp.exp(below)
+        out = powers / spread_out(of_segment(ADD, powers))
+    live = live_flags(offsets[-1], n).reshape(n, *[1] * (len(shape) - 1))
+    return jnp.where(live, out, jnp.zeros((), out.dtype)).reshape(n, f)
 
 
 def _widened(values):
