@@ -105,7 +105,7 @@ REDUCTIONS = (
 
 ROWS = (
     Operation("softmax", sk.segmented_softmax, _softmax, lambda x, y: y * _magnitude(x, y), native=True),
-    Operation("log_softmax", sk.segmented_log_softmax, lambda x: x - _logsumexp(x), _magnitude),
+    Operation("log_softmax", sk.segmented_log_softmax, lambda x: x - _logsumexp(x), _magnitude, native=True),
     Operation("standardize", sk.segmented_standardize, lambda x: (x - x.mean()) / np.sqrt(x.var() + 1e-5),
               lambda x, y: 1 + np.abs(y) + np.abs(x).max() / np.sqrt(x.var() + 1e-5)),
     Operation("sort", sk.segmented_sort, np.sort),

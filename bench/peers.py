@@ -56,14 +56,18 @@ def associative(values, heads):
 
 
 @numba.njit(parallel=True)
-def numba_prange(values, offsets):
-    """The loop over segments that numba spreads over threads."""
-    out = np.empty_like(values)
+def _prange(values, offsets, out):
     for k in numba.prange(len(offsets) - 1):
         total = values.dtype.type(0)
         for i in range(offsets[k], offsets[k + 1]):
             total += values[i]
             out[i] = total
+
+
+def numba_prange(values, offsets):
+    """The loop over segments that numba spreads over threads, to memory of NumPy's, which asks for huge pages."""
+    out = np.empty_like(values)
+    _prange(values, offsets, out)
     return out
 
 

@@ -33,6 +33,7 @@ COLUMNS = {
     "over_float32": ("/ float32", "{:.2f}"),
     "over_one": ("/ f = 1", "{:.2f}"),
     "over_best": ("/ best", "{:.2f}"),
+    "over_prange": ("/ numba", "{:.2f}"),
     "over_cumsum": ("/ cumsum", "{:.2f}"),
     "over_scatters": ("/ scatters", "{:.2f}"),
     "over_segment_sum": ("/ segment_sum", "{:.2f}"),

@@ -134,23 +134,27 @@ def features(settings):
 
 
 def laws(settings):
-    """One buffer cut in several ways, by each machine and by numba."""
+    """One buffer cut in several ways, by each machine and by numba, all in turns."""
     yield from (f"{law.name}: {law.sentence}" for law in workloads.LAWS)
+    implementations = (*peers.OURS_NATIVE[:1], peers.OURS_XLA, peers.NUMBA)
     for n in settings.sizes:
         cut = {law.name: workloads.flat(settings.seed, n, law) for law in workloads.LAWS}
-        for implementation in (*peers.OURS_NATIVE[:1], peers.OURS_XLA, peers.NUMBA):
-            made = {name: _candidate(implementation, workload, n, workload.host.nbytes) for name, workload in cut.items()}
-            results = settings.in_turns([dataclasses.replace(c, name=name, clear=False) for name, c in made.items()])
-            several = {r.candidate.name: r for r in results if r.seconds}
-            ones = several.pop(workloads.ALL_ONES.name, None)
-            best = min(several.values(), key=lambda r: r.median, default=None)
-            over = {"over_best": best.candidate.name} if best else {}
-            yield from _rows("laws", f"{_power(n)}, float32, {implementation.name}", results, "ns", over=over)
+        made = {(i.name, law): _candidate(i, workload, n, workload.host.nbytes) for law, workload in cut.items()
+                for i in implementations}  # fmt: skip
+        candidates = [dataclasses.replace(c, name=f"{of}; {law}", clear=False) for (of, law), c in made.items()]
+        results = dict(zip(made, settings.in_turns(candidates)))
+        for implementation in implementations:
+            several = {law: results[implementation.name, law] for law in cut if results[implementation.name, law].seconds}
+            best = min((r for law, r in several.items() if law != workloads.ALL_ONES.name), key=lambda r: r.median, default=None)
+            for law in cut:
+                over = {"over_prange": results[peers.NUMBA.name, law]} | ({"over_best": best} if best else {})
+                workload = f"{_power(n)}, float32, {implementation.name}"
+                yield _row("laws", workload, law, results[implementation.name, law], "ns", over)
             if best:
-                worst = max(several.values(), key=lambda r: r.over(best))
-                yield f"worst / best: {worst.over(best):.2f} ({worst.candidate.name} / {best.candidate.name})"
-            if best and ones:
-                yield f"all ones / best: {ones.over(best):.2f}"
+                ratios = {law: r.over(best) for law, r in several.items()}
+                ones = ratios.pop(workloads.ALL_ONES.name, None)
+                worst = max(ratios, key=ratios.get)
+                yield f"worst / best: {ratios[worst]:.2f} ({worst})" + (f"; all ones / best: {ones:.2f}" if ones else "")
 
 
 SECTIONS = {section.__name__: section for section in (flat, lists, family, dtypes, features, laws)}
@@ -187,18 +191,24 @@ def _ours(name, workload, units):
 
 def _rows(section, workload, results, unit, *, over, compiled=False):
     """Rows of one table: times, and ratios to the rows that `over` names."""
-    timed = {r.candidate.name: r for r in results if r.seconds}
+    timed = {r.candidate.name: r for r in results}
+    bases = {key: timed[base] for key, base in over.items() if base in timed}
     for result in results:
-        name, figures = result.candidate.name, {}
-        if result.seconds:
-            figures = dict(ms=1e3 * result.median, min_ms=1e3 * min(result.seconds), spread=result.spread)
-            figures[unit] = {"ns": 1e9, "us": 1e6}[unit] * result.median / result.candidate.units
-            if result.candidate.moved:
-                figures["gb_s"] = result.candidate.moved / result.median / 1e9
-            figures |= {key: result.over(timed[base]) for key, base in over.items() if base in timed}
-            figures |= _compiled(result) if compiled else {}
-            figures["rounds"] = len(result.seconds)
-        yield Row(section, workload, name, figures, result.fault)
+        yield _row(section, workload, result.candidate.name, result, unit, bases, compiled)
+
+
+def _row(section, workload, name, result, unit, over, compiled=False):
+    """One row: times, ratios to the results in `over`, and what the first call compiled."""
+    figures = {}
+    if result.seconds:
+        figures = dict(ms=1e3 * result.median, min_ms=1e3 * min(result.seconds), spread=result.spread)
+        figures[unit] = {"ns": 1e9, "us": 1e6}[unit] * result.median / result.candidate.units
+        if result.candidate.moved:
+            figures["gb_s"] = result.candidate.moved / result.median / 1e9
+        figures |= {key: result.over(base) for key, base in over.items() if base.seconds}
+        figures |= _compiled(result) if compiled else {}
+        figures["rounds"] = len(result.seconds)
+    return Row(section, workload, name, figures, result.fault)
 
 
 def _compiled(result):

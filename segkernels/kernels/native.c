@@ -97,14 +97,14 @@ static void copy_bits(uint8_t *out, const Scan *s, int64_t low, int64_t n) {
 
 // The lowest (`up`) or highest row in [low, high] at which a segment starts, or -1.
 static int64_t head_in(const Scan *s, int64_t low, int64_t high, int up) {
-  for (int64_t i = 0, words = (high >> 5) - (low >> 5); i <= words; i++) {
-    int64_t w = up ? (low >> 5) + i : (high >> 5) - i;
+  const int64_t last = (up ? high : low) >> 5, step = up ? 1 : -1;
+  for (int64_t w = (up ? low : high) >> 5;; w += step) {
     uint32_t word = s->heads[w];
-    if (w == low >> 5) word &= ~0u << (low & 31);
-    if (w == high >> 5) word &= ~0u >> (31 - (high & 31));
+    if (word && w == low >> 5) word &= ~0u << (low & 31);
+    if (word && w == high >> 5) word &= ~0u >> (31 - (high & 31));
     if (word) return 32 * w + (up ? __builtin_ctz(word) : 31 - __builtin_clz(word));
+    if (w == last) return -1;
   }
-  return -1;
 }
 
 typedef struct { int64_t rows; int alone, whole; } Piece;  // `alone`: of one segment; `whole`: a segment ends with it
@@ -329,8 +329,8 @@ static void run_by_segment(BySegment *s, void (*work)(const void *, int64_t, int
   run(&job, threads);
 }
 
-// The reduction of each of s segments; offsets that are out of bounds are cut to them.
-void segkernels_reduce(BySegment *s, int64_t threads) { run_by_segment(s, reduce_work, s->n * s->f, threads); }
+// The reduction of each of s segments; offsets that are out of bounds are cut to them. An element takes a part of one of a scan.
+void segkernels_reduce(BySegment *s, int64_t threads) { run_by_segment(s, reduce_work, s->n * s->f / 4, threads); }
 
 // Softmax of each of s segments, or its logarithm; zeros where there is none. An element takes as long as several of a scan.
 void segkernels_softmax(BySegment *s, int64_t threads) {

@@ -56,9 +56,10 @@ INLINE T NAME(of_two)(T a, T b) {
   return ((OP == MAX ? a > b : a < b) | (a != a)) ? a : b;
 }
 
+// Register by register: a copy of the whole would go through memory.
 INLINE B NAME(load)(const T *x) {
   B a;
-  memcpy(&a, x, sizeof a);
+  for (int j = 0; j < R; j++) memcpy(&a.r[j], x + j * W, sizeof(V));
   return a;
 }
 
@@ -69,9 +70,11 @@ INLINE B NAME(load_part)(const T *x, int64_t n) {
   return NAME(load)(t);
 }
 
+INLINE B NAME(load_up_to)(const T *x, int64_t n, int64_t room) { return room >= 16 ? NAME(load)(x) : NAME(load_part)(x, n); }
+
 INLINE void NAME(store)(T *y, B a, int64_t n) {
   if (n >= 16) {
-    memcpy(y, &a, sizeof a);
+    for (int j = 0; j < R; j++) memcpy(y + j * W, &a.r[j], sizeof(V));
   } else {
     T t[16];
     memcpy(t, &a, sizeof a);
@@ -123,17 +126,21 @@ INLINE B NAME(prefixes)(B a, V none, uint32_t heads) {
 }
 
 // Scan n rows, at most a chunk: segments that start at row 0 and at the bits of `heads`, or (`alone`) a chunk of a longer one
-// that `carry` was before. Returns what comes after. May run in place. `room`: rows that may be read, at least n.
-static NOINLINE T NAME(piece)(const T *x, T *y, int64_t n, int64_t room, const uint8_t *heads, int alone, T carry) {
+// that `carry` was before. Returns what comes after. May run in place. `room`: rows that may be read, at least n. The bit of row 0
+// is number `at`.
+static NOINLINE T NAME(piece)(const T *x, T *y, int64_t n, int64_t room, const uint8_t *heads, int64_t at, int alone, T carry) {
   const V none = NAME(splat)(NAME(identity)()), before = NAME(splat)(carry);
   V fold = none;
+  B ahead;
+  int loaded = 0;
   for (int64_t p = 0, next; p < n; p = next) {
     uint32_t starts = 0;  // bit r: a segment starts at row p + r, for r in 1..16
     if (!alone) {
-      memcpy(&starts, heads + (p >> 3), 4);
-      starts = (starts >> (p & 7)) & 0x1fffe;
+      memcpy(&starts, heads + ((at + p) >> 3), 4);
+      starts = (starts >> ((at + p) & 7)) & 0x1fffe;
     }
-    B a = p + 16 <= room ? NAME(load)(x + p) : NAME(load_part)(x + p, n - p), k;
+    B a = loaded ? ahead : NAME(load_up_to)(x + p, n - p, room - p), k;
+    loaded = 0;
     uint32_t inside = starts & 0xffff;
     if (!inside) {
       next = p + 16;
@@ -159,6 +166,8 @@ static NOINLINE T NAME(piece)(const T *x, T *y, int64_t n, int64_t room, const u
       }
       for (int j = 0; j < R; j++) k.r[j] = NAME(where)(((NAME(all)(kept) & LANES(j)) != 0), k.r[j], a.r[j]);
       fold = none;
+      // In place the next rows are loaded before: a load of what was just stored waits until that is in memory.
+      if (x == y) ahead = NAME(load_up_to)(x + next, n - next, room - next), loaded = 1;
     }
     NAME(store)(y + p, k, n - p);
   }
@@ -222,15 +231,16 @@ static void NAME(column)(const Scan *s, int64_t j, int64_t begin, int64_t end) {
     int fresh = piece.whole;
     piece = next_piece(s, begin, end, done, !fresh);
     int64_t n = piece.rows, low = s->reverse ? end - done - n : begin + done;
-    if (!piece.alone) copy_bits(heads, s, low, n);
-    // One column, forward and inclusive, goes from array to array, all else through rows in the direction of the walk.
-    const int direct = f == 1 && !s->reverse && !s->exclusive;
+    // One column, forward and inclusive, goes from array to array, all else through rows in the direction of the walk; so do the
+    // head bits, but for the last ones.
+    const int direct = f == 1 && !s->reverse && !s->exclusive, in_array = direct && low + n + 64 <= s->live;
+    if (!piece.alone && !in_array) copy_bits(heads, s, low, n);
     if (!direct) {
       NAME(gather)(rows, x + low * f, n, f, s->reverse);
       rows[-1] = fresh ? NAME(nothing)() : carry;
     }
-    carry = NAME(piece)(direct ? x + low : rows, direct ? y + low : rows, n, direct ? end - low : CHUNK, heads, piece.alone,
-                        carry);
+    carry = NAME(piece)(direct ? x + low : rows, direct ? y + low : rows, n, direct ? end - low : CHUNK,
+                        in_array ? (const uint8_t *)s->heads : heads, in_array ? low : 0, piece.alone, carry);
     if (!direct) {
       for (int64_t i = 0; s->exclusive && !piece.alone && i < n; i += 64) {
         uint64_t starts;
