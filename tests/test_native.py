@@ -226,8 +226,8 @@ def test_sanitizers_find_nothing(tmp_path):
         source = folder / "native.c"
         if broken:
             text = source.read_text()
-            assert "x > r->n ? r->n : x" in text
-            source.write_text(text.replace("x > r->n ? r->n : x", "x"))
+            assert "x > s->n ? s->n : x" in text
+            source.write_text(text.replace("x > s->n ? s->n : x", "x"))
         library = folder / "sanitized"
         flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
         script = f"import build_native, pathlib; print(build_native.compiled(pathlib.Path({str(library)!r}), *{flags}))"
