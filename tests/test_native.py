@@ -73,6 +73,18 @@ def test_bits_do_not_depend_on_the_place(rows, kernel, rng):
 
 
 @built
+@pytest.mark.parametrize("threads", [2, 7, 11, 13, 30, 64])
+def test_every_row_is_walked_by_some_thread(threads, kernel):
+    """Whatever the number of rows: shares of them must add up, down to a last segment of one row."""
+    for n in range(2, 400):
+        x, offsets = np.ones((n, 1), np.float32), np.array([0, n - 1, n])
+        want = np.append(np.arange(1, n), 1)
+        np.testing.assert_array_equal(kernel.scan(x, offsets, "add", threads=threads)[:, 0], want)
+        np.testing.assert_array_equal(kernel.reduce(x, offsets, "add", threads=threads)[:, 0], [n - 1, 1])
+        assert kernel.softmax(x, offsets, threads=threads)[-1, 0] == 1
+
+
+@built
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize(("scan", "reduction"), [("cumsum", "sum"), ("cumprod", "prod"), ("cummax", "max"), ("cummin", "min")])
 def test_the_last_row_of_a_scan_is_the_reduction(scan, reduction, dtype, rng):

@@ -265,6 +265,9 @@ static void run(Job *job, int64_t threads) {
   for (int64_t i = 0; i < started; i++) pthread_join(helpers[i], NULL);
 }
 
+// Where share t of n rows begins; that of the one past the last is n.
+static int64_t share(int64_t n, int64_t tasks, int64_t t) { return n / tasks * t + n % tasks * t / tasks; }
+
 static void scan_work(const void *call, int64_t begin, int64_t end) {
   const Scan *s = call;
   SCANS[s->isa][s->op][s->dtype](s, begin, end);
@@ -301,7 +304,7 @@ void segkernels_scan(Scan *s, int64_t threads) {
   threads = threads_for(s->live * s->f, threads);
   Job job = {scan_work, s, cuts, threads > 1 ? 4 * threads : 1, 0};
   for (int64_t t = 1; t <= job.tasks; t++) {  // cut where segments start
-    int64_t at = (int64_t)((double)s->live / job.tasks * t);
+    const int64_t at = share(s->live, job.tasks, t);
     if (at <= cuts[t - 1]) {
       cuts[t] = cuts[t - 1];
     } else {
@@ -319,7 +322,8 @@ static void run_by_segment(BySegment *s, void (*work)(const void *, int64_t, int
   threads = threads_for(elements, threads);
   Job job = {work, s, cuts, threads > 1 ? 4 * threads : 1, 0};
   for (int64_t t = 1, k = 0; t <= job.tasks; t++) {  // the first segment past an equal share of the rows
-    int64_t at = (int64_t)((double)s->n / job.tasks * t), high = s->s;
+    const int64_t at = share(s->n, job.tasks, t);
+    int64_t high = s->s;
     while (k < high && t < job.tasks) {
       int64_t middle = k + (high - k) / 2;
       if (offset(s, middle) < at) k = middle + 1; else high = middle;
