@@ -259,5 +259,6 @@ def _started(a, b, initial, segments, reverse):
     there = offsets[1:] > offsets[:-1]
     gates = _pieces.take(a, first, there)
     passed = jnp.where(gates, initial, jnp.zeros_like(initial)) if a.dtype == bool else gates * initial
-    passed = jnp.where(_pieces.over_features(there, b), passed, jnp.zeros_like(passed))
+    # The barrier keeps the product from being fused with the sum into one rounding, which XLA does by the place of a row.
+    passed = lax.optimization_barrier(jnp.where(_pieces.over_features(there, b), passed, jnp.zeros_like(passed)))
     return b.at[jnp.where(there, first, b.shape[0])].add(passed, mode="drop")

@@ -2,6 +2,7 @@
 
 import bounds
 import cases
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -138,6 +139,21 @@ def test_a_recurrence_with_gates_of_one_is_a_sum_and_of_zero_is_nothing(rng):
     segments = cases.segments_of(LENGTHS)
     for gate, want in ((1, sk.segmented_cumsum(x, segments)), (True, sk.segmented_cumsum(x, segments)), (0, x), (False, x)):
         np.testing.assert_array_equal(sk.segmented_linear_recurrence(gate, x, segments), want)
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="the compiler of JAX before 0.12 rounds the first row by its place")
+@pytest.mark.parametrize("machine", ["xla", *cases.NATIVE])
+def test_bits_of_a_recurrence_from_a_state_do_not_depend_on_the_place(machine, rng):
+    gates, x, state = (rng.standard_normal((rows, 65)).astype(np.float32) for rows in (9, 9, 1))
+
+    def run(copies):
+        segments = sk.Segments.from_lengths([9] * copies)
+        operands = (jnp.tile(y, (copies, 1)) for y in (gates, x))
+        return np.asarray(sk.segmented_linear_recurrence(*operands, segments, initial=jnp.tile(state, (copies, 1)),
+                                                         implementation=machine))  # fmt: skip
+
+    for copies in (2, 3, 20):
+        np.testing.assert_array_equal(run(copies), np.tile(run(1), (copies, 1)))
 
 
 def test_boolean_gates_drop_a_nan():
