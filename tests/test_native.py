@@ -260,6 +260,13 @@ def test_sanitizers_find_nothing(tmp_path):
 @compiler
 @pytest.mark.parametrize("flags", [["-mavx2"], ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq"]])
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these are instruction sets of x86-64")
-def test_it_compiles_for(flags, tmp_path):
+def test_it_compiles_for(flags, tmp_path, rng):
+    """And has the same bits, where the processor has the instructions."""
     quiet = ("-Wno-maybe-uninitialized", "-Wno-tautological-compare")  # rows start at their first; NaN is not itself
     assert build_native.compiled(tmp_path / "library", "-Wall", "-Werror", *quiet, *flags) is None
+    processor = pathlib.Path("/proc/cpuinfo")
+    if {flag.removeprefix("-m") for flag in flags} <= set(processor.read_text().split() if processor.exists() else ()):
+        kernel = native_table.Kernel(tmp_path / "library")
+        with np.errstate(all="ignore"):
+            native_table.check(kernel, rng, "float32", "add", 1, 0)
+            native_table.check_softmax(kernel, rng, "float32", 3, 0)
