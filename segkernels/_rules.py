@@ -215,7 +215,7 @@ def _spread_transpose(cotangents, per_segment, offsets, *, choice, **_):
 
 
 def _softmax_jvp(primals, tangents, *, logarithm, choice):
-    """By the result, which takes fewer passes than the steps to it."""
+    """By the result, which takes fewer passes: dy = y (dx - sum(y dx)), and of the logarithm dx - sum(e^y dx)."""
     values, offsets = primals
     (out,) = softmax_p.bind(values, offsets, logarithm=logarithm, choice=choice)
     if _still(tangents[0]):
@@ -299,10 +299,10 @@ def _join_scans(*operands, **params):
     return _cleared([y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out], n_live)
 
 
-def _joined_offsets(offsets, n):
+def _joined_offsets(verb, offsets, n):
     """Offsets ``[b, s + 1]`` of members of `n` rows, to those of all: ``[b * (s + 1) + 1]``, dead rows the last of each."""
     b = offsets.shape[0]
-    total = _total_rows("reduce", b, n, offsets.dtype)
+    total = _total_rows(verb, b, n, offsets.dtype)
     starts = jnp.arange(b, dtype=offsets.dtype)[:, None] * n
     return jnp.append((jnp.clip(offsets, 0, n) + starts).reshape(-1), jnp.asarray(total, offsets.dtype))
 
@@ -321,20 +321,20 @@ def _join_reductions(*operands, **params):
     (b, n, _), s = values[0].shape, offsets.shape[1] - 1
     values = [x.reshape(b * n, x.shape[2]) for x in _cleared(values, offsets[:, -1])]
     per_segment = [_with_dead_segment(x) for x in per_segment]
-    out = reduce_p.bind(*values, *per_segment, _joined_offsets(offsets, n), **params)
+    out = reduce_p.bind(*values, *per_segment, _joined_offsets("reduce", offsets, n), **params)
     return [y.reshape(b, s + 1, y.shape[1])[:, :s] for y in out]
 
 
 def _join_spreads(per_segment, offsets, *, n, choice):
     b, _, f = per_segment.shape
-    out = _verbs.spread(_with_dead_segment(per_segment), _joined_offsets(offsets, n), n=b * n, choice=choice)
+    out = _verbs.spread(_with_dead_segment(per_segment), _joined_offsets("spread", offsets, n), n=b * n, choice=choice)
     return [out.reshape(b, n, f)]
 
 
 def _join_softmaxes(values, offsets, **params):
     b, n, f = values.shape
     (cleared,) = _cleared((values,), offsets[:, -1])
-    out = _verbs.softmax(cleared.reshape(b * n, f), _joined_offsets(offsets, n), **params)
+    out = _verbs.softmax(cleared.reshape(b * n, f), _joined_offsets("softmax", offsets, n), **params)
     return _cleared([out.reshape(b, n, f)], offsets[:, -1])
 
 

@@ -181,6 +181,13 @@ def test_refused_with_the_reason(call, reason):
         call(jnp.ones(8), sk.Segments.from_lengths([3, 5]), "native")
 
 
+def test_softmax_of_integers_is_refused():
+    """The kernel has floats alone; operations make floats of integers before."""
+    for dtype, refused in ((jnp.int32, True), (jnp.float32, bool(native.missing()))):
+        call = _select.Call("softmax", None, (jax.core.ShapedArray((8, 1), dtype),), _select.Choice("f", sk.Config()))
+        assert (native.unsupported(call) is not None) == refused
+
+
 @pytest.mark.parametrize("threads", [0, 65, True, 1.5])
 def test_threads_are_checked(threads):
     with pytest.raises(ValueError, match="must ask for 1 to 64 threads"):

@@ -42,7 +42,7 @@
 #define PICK(p, c, M, ...) __builtin_shuffle(p, c, (M){__VA_ARGS__})
 #endif
 #define CHUNK 3840      // rows; not 4096, which would put parallel streams on the same cache sets
-#define STRIP 64        // columns of a recurrence that are walked together
+#define STRIP 64        // columns of a recurrence or a softmax that are walked together
 #define FEW 8           // columns from which on vectors go across them, not down
 #define SERIAL 524288   // elements below which threads do not pay
 #define GROUP 2048      // elements that go through all passes of a softmax before the next
@@ -333,10 +333,12 @@ static void run_by_segment(BySegment *s, void (*work)(const void *, int64_t, int
   run(&job, threads);
 }
 
-// The reduction of each of s segments; offsets that are out of bounds are cut to them. An element takes a part of one of a scan.
+// The reduction of each of s segments; offsets that are out of bounds are cut to them. An element takes a quarter of the
+// time of one of a scan.
 void segkernels_reduce(BySegment *s, int64_t threads) { run_by_segment(s, reduce_work, s->n * s->f / 4, threads); }
 
-// Softmax of each of s segments, or its logarithm; zeros where there is none. An element takes as long as several of a scan.
+// Softmax of each of s segments, or its logarithm; zeros before the first and past the last. An element takes as long as four of a
+// scan.
 void segkernels_softmax(BySegment *s, int64_t threads) {
   const int64_t row = s->f * size_of(s->dtype), first = offset(s, 0), live = offset(s, s->s);
   advise(s->y, s->n * row);

@@ -30,9 +30,11 @@ def unsupported(call) -> str | None:
         return f"it has no {call.verb} of {call.monoid}"
     if call.of is not itself:
         return "it reduces values as they are, not what is made of them on the way"
-    dtypes = sorted({accumulator(x.dtype).name for x in call.operands})
-    if len(dtypes) > 1 or dtypes[0] not in _DTYPES:
-        return f"it takes {', '.join(_DTYPES)} and, through float32, 16-bit floats, not {' and '.join(dtypes)}"
+    dtypes, taken = sorted({accumulator(x.dtype).name for x in call.operands}), _DTYPES
+    if call.verb == "softmax":
+        taken = _DTYPES[:2]
+    if len(dtypes) > 1 or dtypes[0] not in taken:
+        return f"it takes {', '.join(taken)} and, through float32, 16-bit floats, not {' and '.join(dtypes)}"
     if not all(isinstance(size, int) for x in call.operands for size in x.shape):
         return "it takes no symbolic sizes"
     if call.exporting:
@@ -105,12 +107,16 @@ def softmax(values, offsets, *, logarithm, config):
         return jnp.zeros_like(values)
     x = _flat(values)
     call = jax.ffi.ffi_call("segkernels_softmax", jax.ShapeDtypeStruct(x.shape, x.dtype))
-    mode = logarithm << 4 | (config.threads or 0) << 8
-    return call(x, offsets, mode=np.int64(mode)).reshape(values.shape)
+    mode = logarithm << 4 | _threads(config)
+    return call(x, offsets, mode=np.int64(mode)).reshape(values.shape).astype(values.dtype)
 
 
 def _mode(monoid, config):
-    return _OPS[monoid] | (config.threads or 0) << 8
+    return _OPS[monoid] | _threads(config)
+
+
+def _threads(config):
+    return (config.threads or 0) << 8
 
 
 def _flat(x):

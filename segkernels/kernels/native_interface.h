@@ -43,7 +43,8 @@ static int dtype_of(const Buffer *b) {
   return b->dtype == XLA_F32 ? 0 : b->dtype == XLA_F64 ? 1 : b->dtype == XLA_S32 ? 2 : 3;
 }
 
-// The attribute of both: an `op`, two flags, and the number of threads or 0.
+// The attribute of all: from bit 0 an `op`; from bit 4 whether a scan is reverse and exclusive, or whether a softmax is its
+// logarithm; from bit 8 the number of threads, or 0.
 static int64_t mode_of(const Frame *frame) { return *frame->attributes.scalars[0]->value; }
 
 // Takes gates if any, values, heads, the number of live rows; gives the scan.

@@ -233,7 +233,7 @@ static void NAME(column)(const Scan *s, int64_t j, int64_t begin, int64_t end) {
     int64_t n = piece.rows, low = s->reverse ? end - done - n : begin + done;
     // One column, forward and inclusive, goes from array to array, all else through rows in the direction of the walk; so do the
     // head bits, but for the last ones.
-    const int direct = f == 1 && !s->reverse && !s->exclusive, in_array = direct && low + n + 64 <= s->live;
+    const int direct = f == 1 && !s->reverse && !s->exclusive, in_array = direct && low + n + 32 <= s->live;
     if (!piece.alone && !in_array) copy_bits(heads, s, low, n);
     if (!direct) {
       NAME(gather)(rows, x + low * f, n, f, s->reverse);

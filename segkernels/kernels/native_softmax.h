@@ -1,6 +1,6 @@
 // Softmax of the segments of one float dtype T, for `native.c`: a row is e^(x - top) * (1 / total), its logarithm
-// x - top - log(total), with the maximum of its segment and the sum of those powers folded as there. Segments go through all steps a
-// few at a time, so that memory is read and written once.
+// x - top - log(total), with the maximum of its segment and the sum of those powers folded as there. Segments of up to GROUP numbers
+// go through all steps a few at a time, so that memory is read and written once.
 //
 // Given, beside what `native_kernels.h` has: BITS (the unsigned integer of its size), MANTISSA (its bits), BIAS (of its exponents),
 // LN2_HIGH (ln 2 in so few bits that it has exact multiples), LN2_LOW (what that leaves), and TERMS (of the series of e^r).
@@ -37,8 +37,8 @@ static NOINLINE void NAME(powers)(T *y, int64_t n) {
 
 #define STEPPED(x, a, b) (step == LESS ? (x) - (a) : step == LESS_BOTH ? (x) - (a) - (b) : (x) * (b))
 
-// A step, of n rows of w columns that are fx and fy apart, each with an a and a b of its own. `room`: rows that may be read and
-// written.
+// A step, of n rows of w columns that are fx and fy apart, each with an a and a b of its own. Whole vectors go up to `room` rows of
+// x; y has as many.
 INLINE void NAME(rows)(int step, const T *x, int64_t fx, T *y, int64_t fy, const T *a, const T *b, int64_t n, int64_t w,
                        int64_t room) {
   int64_t i = 0;
@@ -55,7 +55,8 @@ INLINE void NAME(rows)(int step, const T *x, int64_t fx, T *y, int64_t fy, const
     for (int64_t j = 0; j < w; j++) y[i * fy + j] = STEPPED(x[i * fx + j], a[j], b[j]);
 }
 
-// What the exponentials, f apart, are multiplied by, or what their logarithms are less.
+// For each of w columns, b: the reciprocal of the sum of its n powers, which are f apart, or the logarithm of the sum. `room`: rows
+// that may be read.
 INLINE void NAME(totals)(const BySegment *s, const T *powers, int64_t f, T *b, int64_t n, int64_t w, int64_t room) {
   if (f == 1 && n <= 16) b[0] = SUM(last)(powers + n, n);
   else SUM(fold)(powers, b, n, w, f, room);
@@ -66,6 +67,7 @@ INLINE void NAME(totals)(const BySegment *s, const T *powers, int64_t f, T *b, i
 static int64_t NAME(group)(const BySegment *s, int64_t first, int64_t last, int64_t left, int64_t w) {
   const int64_t f = s->f;
   const T *x = (const T *)s->x + left;
+  // Before the powers 16 rows that `last` reads, after them 32 that vectors and the last block of a fold do.
   T *y = (T *)s->y + left, tops[GROUP], b[STRIP], buffer[16 + GROUP + 32] = {0}, *powers = buffer + 16, *top = tops;
   int64_t next = first, done = 0;
   for (; next < last; next++) {
@@ -91,7 +93,7 @@ static int64_t NAME(group)(const BySegment *s, int64_t first, int64_t last, int6
   return next;
 }
 
-// Of one segment that is longer.
+// Of one segment that has more. It is read three times.
 static void NAME(alone)(const BySegment *s, int64_t k, int64_t left, int64_t w) {
   const int64_t f = s->f, begin = offset(s, k), end = offset(s, k + 1), n = end - begin, room = s->n - begin;
   const T *x = (const T *)s->x + begin * f + left;
@@ -104,7 +106,7 @@ static void NAME(alone)(const BySegment *s, int64_t k, int64_t left, int64_t w) 
     if (w == f) memcpy(y + low * f, powers, rows * w * sizeof(T));
     else for (int64_t i = 0; i < rows; i++) memcpy(y + (low + i) * f, powers + i * w, w * sizeof(T));
   }
-  NAME(totals)(s, y, f, b, n, w, room);
+  NAME(totals)(s, y, f, b, n, w, n);  // rows after it are another thread's
   if (s->logarithm) NAME(rows)(LESS_BOTH, x, f, y, f, top, b, n, w, n);
   else NAME(rows)(TIMES, y, f, y, f, top, b, n, w, n);
 }
@@ -114,7 +116,7 @@ static void NAME(softmax)(const BySegment *s, int64_t first, int64_t last) {
     const int64_t w = s->f - left < STRIP ? s->f - left : STRIP;
     for (int64_t k = first, next; k < last; k = next) {
       next = NAME(group)(s, k, last, left, w);
-      if (next < last) NAME(alone)(s, next++, left, w);
+      if (next == k) NAME(alone)(s, next++, left, w);
     }
   }
 }
