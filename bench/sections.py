@@ -144,12 +144,12 @@ def laws(settings):
         candidates = [dataclasses.replace(c, name=f"{of}; {law}", clear=False) for (of, law), c in made.items()]
         results = dict(zip(made, settings.in_turns(candidates)))
         for implementation in implementations:
-            several = {law: results[implementation.name, law] for law in cut if results[implementation.name, law].seconds}
+            of_it = {law: results[implementation.name, law] for law in cut}
+            several = {law: r for law, r in of_it.items() if r.seconds}
             best = min((r for law, r in several.items() if law != workloads.ALL_ONES.name), key=lambda r: r.median, default=None)
-            for law in cut:
+            for law, result in of_it.items():
                 over = {"over_prange": results[peers.NUMBA.name, law]} | ({"over_best": best} if best else {})
-                workload = f"{_power(n)}, float32, {implementation.name}"
-                yield _row("laws", workload, law, results[implementation.name, law], "ns", over)
+                yield _row("laws", f"{_power(n)}, float32, {implementation.name}", law, result, "ns", over)
             if best:
                 ratios = {law: r.over(best) for law, r in several.items()}
                 ones = ratios.pop(workloads.ALL_ONES.name, None)

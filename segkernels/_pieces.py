@@ -5,7 +5,7 @@ from jax import lax
 
 from segkernels import _verbs
 from segkernels._algebra import ADD, MAX, itself
-from segkernels._segments import live_flags
+from segkernels._segments import only_live
 
 
 def scan(monoid, parts, segments, *, exclusive, reverse, choice):
@@ -37,11 +37,6 @@ def spread(per_segment, segments, n, *, choice):
     return out.reshape(n, *per_segment.shape[1:])
 
 
-def of_segment(monoid, values, segments, *, choice):
-    """Each row gets the monoid over its segment; dead rows 0."""
-    return spread(reduce(monoid, values, segments, choice=choice), segments, values.shape[0], choice=choice)
-
-
 def take(values, rows, there):
     """Rows of `values`, by select 0 where `there` is false; `rows` may be anything then."""
     if 0 in values.shape or not rows.shape[0]:
@@ -63,8 +58,7 @@ def lengths(segments, like):
 
 def live(values, segments, fill=0):
     """The values, and `fill` in dead rows, which may hold what no gradient may meet."""
-    alive = live_flags(jnp.asarray(segments.offsets[-1]), values.shape[0])
-    return jnp.where(over_features(alive, values), values, jnp.asarray(fill, values.dtype))
+    return only_live(values, jnp.asarray(segments.offsets[-1]), fill)
 
 
 def mean(values, segments, *, choice):

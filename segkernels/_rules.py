@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching
 
 from segkernels import _check, _verbs
 from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, attains, itself, wide
-from segkernels._segments import head_bits, live_flags, moved, start_flags
+from segkernels._segments import head_bits, live_flags, moved, only_live, start_flags
 from segkernels._verbs import reduce_p, scan_p, softmax_p, spread_p
 
 # Scans ---------------------------------------------------------------------------------------------------------------
@@ -185,10 +185,9 @@ def _made(*operands, offsets, of, given, choice):
     """What a reduction makes of its rows, as arrays ``[n, f]``. Dead rows are cleared: they must not come back as NaN."""
     values, per_segment, _ = _verbs.parted((*operands, offsets), given)
     n = values[0].shape[0]
-    live = live_flags(offsets[-1], n)[:, None]
     row = jax.lax.broadcasted_iota(offsets.dtype, (n, 1), 0)
     spread = functools.partial(_verbs.spread, offsets=offsets, n=n, choice=choice)
-    cleared = tuple(jnp.where(live, x, jnp.zeros((), x.dtype)) for x in values)
+    cleared = tuple(only_live(x, offsets[-1]) for x in values)
     return of(cleared, tuple(map(spread, per_segment)), row - spread(offsets[:-1, None]))
 
 
@@ -221,7 +220,7 @@ def _softmax_jvp(primals, tangents, *, logarithm, choice):
     if _still(tangents[0]):
         return [out], [_zero(out)]
     choice, n = choice.derived(), out.shape[0]
-    tangent = jnp.where(live_flags(offsets[-1], n)[:, None], tangents[0], jnp.zeros((), out.dtype))
+    tangent = only_live(tangents[0], offsets[-1])
     shares = jnp.exp(out) if logarithm else out
     (total,) = _verbs.reduce((shares * tangent,), offsets, monoid=ADD, choice=choice)
     away = tangent - _verbs.spread(total, offsets, n=n, choice=choice)
@@ -265,8 +264,7 @@ def _with_dead_segment(per_segment):
 
 def _cleared(values, n_live):
     """Members ``[b, n, f]`` with zeros in dead rows: once joined these are live, and must not come back from a derivative."""
-    live = jax.vmap(lambda m: live_flags(m, values[0].shape[1]))(n_live)[..., None]
-    return [jnp.where(live, x, jnp.zeros((), x.dtype)) for x in values]
+    return [jax.vmap(only_live)(x, n_live) for x in values]
 
 
 def _batching(primitive, layout, join):

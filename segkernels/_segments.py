@@ -260,6 +260,12 @@ def live_flags(n_live, n):
     return jnp.arange(n, dtype=n_live.dtype) < n_live
 
 
+def only_live(values, n_live, fill=0):
+    """Values ``[n, ...]``, and `fill` in dead rows."""
+    live = live_flags(n_live, values.shape[0])
+    return jnp.where(live.reshape(live.shape + (1,) * (values.ndim - 1)), values, jnp.asarray(fill, values.dtype))
+
+
 def start_flags(heads, n_live, n, reverse):
     """Whether a row starts a fold, ``[n]``; true of dead rows too, which must meet no live one."""
     return row_flags(reset_bits(heads, n_live, reverse), n) | ~live_flags(n_live, n)

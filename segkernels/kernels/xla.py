@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from segkernels._algebra import ADD, FIRST, MAX, itself, made, power, wide
-from segkernels._segments import head_bits, live_flags, reset_bits, row_flags
+from segkernels._segments import head_bits, only_live, reset_bits, row_flags
 from segkernels.kernels import xla_loop
 from segkernels.kernels.xla_loop import slice_rows, update_rows
 
@@ -106,7 +106,6 @@ def spread(per_segment, offsets, *, n, config):
 
 def softmax(values, offsets, *, logarithm, config):
     """Softmax of each segment of ``[n, f]`` floats, the maximum of it taken out before, or its logarithm; dead rows zero."""
-
     n, f = values.shape
     shape = (n,) if f == 1 else (n, f)  # XLA walks many rows of one column slowly where it works element by element
 
@@ -123,8 +122,7 @@ def softmax(values, offsets, *, logarithm, config):
     else:
         powers = jnp.exp(below)
         out = powers / spread_out(of_segment(ADD, powers))
-    live = live_flags(offsets[-1], n).reshape(n, *[1] * (len(shape) - 1))
-    return jnp.where(live, out, jnp.zeros((), out.dtype)).reshape(n, f)
+    return only_live(out, offsets[-1]).reshape(n, f)
 
 
 def _widened(values):

@@ -14,7 +14,7 @@ from jax import lax
 
 from segkernels import _compat
 from segkernels._algebra import LATEST, MAX, MIN, itself, made
-from segkernels._segments import live_flags, reset_bits
+from segkernels._segments import only_live, reset_bits
 
 _SCAN_BYTES, _REDUCE_BYTES = 128, 32  # of a row of features in one iteration of the loop
 _PIECE = 64  # steps of a reduction in a piece, and pieces in a group
@@ -50,7 +50,7 @@ def _scan_latest(valid, values, resets, n_live, reverse):
         return _scan(numbers, resets, n_live, look_up=values[:, 0], **fold)[0]
     (found,) = _scan_rows(numbers, resets, n_live, **fold)
     out = jnp.take_along_axis(values, jnp.where(found == none, rows, found), 0, mode="clip")
-    return jnp.where(live_flags(n_live, values.shape[0])[:, None], lax.optimization_barrier(out), jnp.zeros((), out.dtype))
+    return only_live(lax.optimization_barrier(out), n_live)
 
 
 def reduce(values, per_segment, offsets, monoid, of):
