@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bench.sections import Row
 
-_WIDTH = 150  # of output that no terminal shows
+_WIDTH = 160  # of output that no terminal shows
 
 # Figure: heading and format. Spread is the distance between the quartiles over the median.
 COLUMNS = {
@@ -25,6 +25,7 @@ COLUMNS = {
     "spread": ("spread", "{:.0%}"),
     "ns": ("ns/element", "{:.3f}"),
     "us": ("us/array", "{:,.2f}"),
+    "again": ("us again", "{:,.2f}"),
     "gb_s": ("GB/s", "{:.2f}"),
     "over_add": ("/ jit(x + 1)", "{:.2f}"),
     "over_copy": ("/ np.copy", "{:.2f}"),

@@ -1,6 +1,7 @@
 """Sections: functions that measure and yield rows, and sentences to print between tables."""
 
 import dataclasses
+import statistics
 from collections.abc import Callable
 from functools import partial
 
@@ -27,9 +28,9 @@ class Settings:
     seed: int
     notify: Callable[[str], None]
 
-    def in_turns(self, candidates):
+    def in_turns(self, candidates, *, twice=False):
         """Measure candidates as these settings say."""
-        return timing.in_turns(candidates, rounds=self.rounds, budget=self.budget, notify=self.notify)
+        return timing.in_turns(candidates, rounds=self.rounds, budget=self.budget, twice=twice, notify=self.notify)
 
 
 QUICK = dict(sizes=(2**20,), counts=(10, 1000), rounds=25, budget=3.0)
@@ -63,11 +64,11 @@ def flat(settings):
 
 def lists(settings):
     """The drop-in call on a list of arrays."""
-    yield "Lengths are uniform from 1 to 199. Compiles are those of the first call."
+    yield "Lengths are uniform from 1 to 199. Compiles are those of the first call. 'Again' is a second call right after each."
     over = {"over_numpy": "np.cumsum loop, NumPy in", "over_jit": "warm jit loop, JAX in"}
     for count in settings.counts:
         workload = workloads.arrays(settings.seed, count)
-        results = settings.in_turns([_candidate(i, workload, count) for i in peers.LISTS])
+        results = settings.in_turns([_candidate(i, workload, count) for i in peers.LISTS], twice=True)
         yield from _rows("lists", f"{count:,} arrays", results, "us", compiled=True, over=over)
     yield "One call each with nothing compiled. Every length that JAX has not seen costs the loop a compile, hence so few arrays."
     settings.notify("cold calls")
@@ -203,6 +204,8 @@ def _row(section, workload, name, result, unit, over, compiled=False):
     if result.seconds:
         figures = dict(ms=1e3 * result.median, min_ms=1e3 * min(result.seconds), spread=result.spread)
         figures[unit] = {"ns": 1e9, "us": 1e6}[unit] * result.median / result.candidate.units
+        if result.again:
+            figures["again"] = 1e6 * statistics.median(result.again) / result.candidate.units
         if result.candidate.moved:
             figures["gb_s"] = result.candidate.moved / result.median / 1e9
         figures |= {key: result.over(base) for key, base in over.items() if base.seconds}

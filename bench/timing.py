@@ -43,13 +43,17 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What was measured: seconds of each round (none if there is a fault), and what the first call compiled."""
+    """What was measured: seconds of each round (none if there is a fault), and what the first call compiled.
+
+    `again` holds those of a second call right after each, where one was asked for.
+    """
 
     candidate: Candidate
     fault: str | None
     first: Compiled
     first_seconds: float
     seconds: tuple[float, ...] = ()
+    again: tuple[float, ...] = ()
 
     @property
     def median(self) -> float:
@@ -80,16 +84,18 @@ def first_call(candidate: Candidate) -> Result:
     return Result(candidate, candidate.fault(out), compiled, seconds)
 
 
-def in_turns(candidates, *, rounds: int, budget: float, notify=lambda text: None) -> list[Result]:
+def in_turns(candidates, *, rounds: int, budget: float, twice=False, notify=lambda text: None) -> list[Result]:
     """Check each candidate, then time the right ones in turns: A B C A B C.
 
-    Turns let a change of the machine's mood meet all alike. The collector is off meanwhile, as in `timeit`, and a
+    Turns let a change of the machine's mood meet all alike, and each finds in the caches what the others left there; a
+    second call, with `twice`, finds what the first one left. The collector is off meanwhile, as in `timeit`, and a
     result is let go after the clock has stopped.
 
     Args:
       candidates: what to measure.
       rounds: how many times each.
       budget: seconds after which no round begins, but for the least number of rounds.
+      twice: whether each is called twice in its turn, and both are timed.
       notify: gets a line on where we are.
     """
     firsts = []
@@ -100,7 +106,7 @@ def in_turns(candidates, *, rounds: int, budget: float, notify=lambda text: None
     notify("warming up")
     for candidate in right:
         candidate.run()
-    taken = {candidate.name: [] for candidate in right}
+    taken = {candidate.name: ([], []) if twice else ([],) for candidate in right}
     gc.collect()
     gc.disable()
     try:
@@ -110,10 +116,12 @@ def in_turns(candidates, *, rounds: int, budget: float, notify=lambda text: None
                 break
             notify(f"round {done + 1} of at most {rounds}")
             for candidate in right:
-                start = time.perf_counter()
-                out = candidate.run()
-                taken[candidate.name].append(time.perf_counter() - start)
-                del out
+                for times in taken[candidate.name]:
+                    start = time.perf_counter()
+                    out = candidate.run()
+                    times.append(time.perf_counter() - start)
+                    del out
     finally:
         gc.enable()
-    return [dataclasses.replace(first, seconds=tuple(taken.get(first.candidate.name, ()))) for first in firsts]
+    measured = [map(tuple, taken.get(first.candidate.name, ())) for first in firsts]
+    return [dataclasses.replace(first, **dict(zip(("seconds", "again"), times))) for first, times in zip(firsts, measured)]

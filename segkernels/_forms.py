@@ -132,7 +132,7 @@ def apply(operation: Operation, rows, segments, *, extra=None, **options):
         extra = _extra(operation, extra, lead.segments.num_segments, lead.values.shape[1:])
         out = operation.run(values, operation.plan(lead.segments, lead.values.shape[0]), _on_jax(call, extra), options)
         return _each(lead.with_values, out) if operation.to_rows else out
-    traced = _check.is_traced(*(x for items in rows.values() for x in items), *extra.values()) or _may_close_over(operation)
+    traced = any(_check.is_traced(*operands) for operands in (*rows.values(), extra.values())) or _may_close_over(operation)
     return (_traced_list if traced else _list)(operation, rows, extra, options)
 
 

@@ -150,7 +150,7 @@ def arrays(call: str, items, device=None, name="arrays") -> Arrays:
             fits(call, x, dtype)
     if device is None and on_jax:
         device = _device(call, items)
-    return Arrays(items, fit(call, offsets_of(lengths)), feature, dtype, device, uniform and dtype in dtypes)
+    return Arrays(items, fit(call, offsets_of(np.array(lengths, np.int64))), feature, dtype, device, uniform and dtype in dtypes)
 
 
 def _device(call, items):

@@ -215,11 +215,11 @@ class Segments:
         return f"Segments(num_segments={size}{', prepared' if self.heads is not None else ''})"
 
 
-def offsets_of(lengths) -> np.ndarray:
-    """Offsets of lengths, in 64 bits; a total that does not fit those is the largest number that does."""
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Offsets of integer lengths, in 64 bits; a total that does not fit those is the largest number that does."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:], dtype=np.int64)
-    if len(lengths) and np.sum(lengths, dtype=np.float64) > 2.0**62:
+    lengths.cumsum(dtype=np.int64, out=offsets[1:])
+    if lengths.sum(dtype=np.float64) > 2.0**62:
         offsets[-1] = np.iinfo(np.int64).max
     return offsets
 
