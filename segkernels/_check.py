@@ -27,6 +27,15 @@ def concrete(x, *, wait: bool = True) -> np.ndarray | None:
     return np.asarray(x) if here else None
 
 
+def kept(call: str, what: str, x) -> None:
+    """Refuse a JAX array that has no memory any more."""
+    if isinstance(x, jax.Array) and not is_traced(x) and x.is_deleted():
+        raise ValueError(
+            f"{call}: {what} is a JAX array whose memory was given away or deleted; use the result of the call it was donated "
+            "to, or pass a copy there"
+        )
+
+
 def supported(call: str, argument: str, dtype) -> None:
     """Refuse a dtype that no operation takes."""
     if not isinstance(dtype, np.dtype) or dtype.newbyteorder("=") not in SUPPORTED:
@@ -61,6 +70,13 @@ def integer_vector(call: str, argument: str, x):
     if x.ndim != 1:
         raise ValueError(f"{call}: `{argument}` must be 1-D, got shape {x.shape}")
     return x
+
+
+def flag(call: str, argument: str, x) -> bool:
+    """`x` as True or False: what JAX compiles depends on it."""
+    if isinstance(x, (bool, np.bool_)):
+        return bool(x)
+    raise TypeError(f"{call}: `{argument}` must be True or False, got {x!r}")
 
 
 def size(call: str, argument: str, x) -> int:

@@ -1,6 +1,7 @@
 """What a caller, or we, may choose about how a verb is walked. A choice changes no result beyond rounding and signs of 0."""
 
 import dataclasses
+import numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Config:
     threads: int | None = None
 
     def __post_init__(self):
+        if isinstance(self.threads, numbers.Integral) and not isinstance(self.threads, bool):
+            object.__setattr__(self, "threads", int(self.threads))
         if self.walk is not None and self.implementation is None:
             object.__setattr__(self, "implementation", "xla")
         if self.threads is not None and self.implementation is None:

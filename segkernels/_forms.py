@@ -16,7 +16,7 @@ import numpy as np
 
 from segkernels import _check, _compat, _host
 from segkernels._ragged import Ragged
-from segkernels._segments import Segments
+from segkernels._segments import Segments, check_layout
 
 
 def _each(function, out):
@@ -105,7 +105,7 @@ def apply(operation: Operation, rows, segments, *, extra=None, **options):
       rows: its operands with a row for each row of the layout, by name. The first one decides the form.
       segments: the argument of the public function.
       extra: further operands by name, which have no rows.
-      **options: of the body; a ``dtype`` among them is checked here.
+      **options: of the body; ``dtype``, ``exclusive`` and ``reverse`` are checked here.
     """
     call, extra = operation.call, extra or {}
     (name, lead), *others = rows.items()
@@ -116,6 +116,7 @@ def apply(operation: Operation, rows, segments, *, extra=None, **options):
         )
     if "dtype" in options:
         options["dtype"] = _dtype(call, options["dtype"])
+    options |= {flag: _check.flag(call, flag, options[flag]) for flag in ("exclusive", "reverse") & options.keys()}
     if form is None:
         return _flat(operation, rows, segments, extra, options)
     for other, operand in others:
@@ -125,9 +126,12 @@ def apply(operation: Operation, rows, segments, *, extra=None, **options):
                 f"{type(operand).__name__}"
             )
     if form is Ragged:
+        check_layout(call, lead.segments)
         for _, operand in others:
             lead._same_layout(call, operand)
         values = {name: operand.values for name, operand in rows.items()}
+        for name, x in values.items():
+            _check.kept(call, f"`{name}`", x)
         operation.check_features({name: x.shape[1:] for name, x in values.items()})
         extra = _extra(operation, extra, lead.segments.num_segments, lead.values.shape[1:])
         out = operation.run(values, operation.plan(lead.segments, lead.values.shape[0]), _on_jax(call, extra), options)
@@ -149,6 +153,7 @@ def _extra(operation, extra, s, feature):
             x = _host.as_numpy(call, f"`{name}`", x)
             x = x.astype(x.dtype.newbyteorder("="), copy=False)
         if not _is_weak(x):
+            _check.kept(call, f"`{name}`", x)
             _check.supported(call, name, x.dtype)
         if name in operation.per_segment and np.shape(x) != (s, *feature):
             raise ValueError(f"{call}: `{name}` must have one entry a segment, {(s, *feature)}, got shape {np.shape(x)}")
@@ -188,22 +193,14 @@ def flat_values(call, argument, x, segments):
             f"{call}: `{argument}` must be a list of arrays, a `Ragged`, or an array together with `segments`, got "
             f"{type(x).__name__}{' without `segments`' * (np.ndim(x) > 0 if hasattr(x, 'ndim') else False)}"
         )
-    layout(call, segments)
+    check_layout(call, segments)
     if not isinstance(x, jax.Array):
         x = _host.as_numpy(call, f"`{argument}`", x)
+    _check.kept(call, f"`{argument}`", x)
     _check.supported(call, argument, x.dtype)
     if x.ndim == 0:
         raise ValueError(f"{call}: `{argument}` needs a first axis, its rows, got a 0-d array")
     return x
-
-
-def layout(call, segments):
-    """Refuse anything but a `Segments`: ids and offsets look alike."""
-    if not isinstance(segments, Segments):
-        raise TypeError(
-            f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
-            "`Segments.from_offsets`, `from_lengths`, `from_ids` (sorted), `group` (unsorted) or `from_flags`"
-        )
 
 
 def _dtype(call, dtype):

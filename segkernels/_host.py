@@ -158,6 +158,9 @@ def _device(call, items):
     if _check.is_traced(*items):
         return None
     on_jax = [x for x in items if isinstance(x, jax.Array)]
+    if any(map(operator.methodcaller("is_deleted"), on_jax)):
+        for i, x in enumerate(items):
+            _check.kept(call, f"entry {i} of the list", x)
     if jax.device_count() > 1:
         bound = [x for x in on_jax if x.committed]
         devices = {device for x in bound for device in x.devices()}
@@ -227,7 +230,7 @@ def as_numpy(call: str, what: str, x) -> np.ndarray:
         array = np.asarray(x)
     except jax.errors.TracerArrayConversionError as error:
         raise TypeError(f"{call}: {what} holds traced values; make an array of them by `jnp.stack` or `jnp.asarray`") from error
-    except TypeError as error:
+    except (TypeError, RuntimeError) as error:
         raise TypeError(f"{call}: {what} must be an array of numbers: {error}") from error
     except ValueError as error:
         raise TypeError(f"{call}: {what} must be an array of numbers, got a {type(x).__name__} that is none") from error

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from segkernels import _check, _host
-from segkernels._segments import Segments
+from segkernels._segments import Segments, check_layout
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -33,11 +33,7 @@ class Ragged:
 
     def __init__(self, values, segments: Segments):
         call = "Ragged(values, segments)"
-        if not isinstance(segments, Segments):
-            raise TypeError(
-                f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
-                "`Segments.from_offsets`, `from_lengths` or `from_ids`"
-            )
+        check_layout(call, segments)
         if not isinstance(values, jax.Array):
             values = _host.to_jax(call, _host.as_numpy(call, "`values`", values))
         if values.ndim == 0:

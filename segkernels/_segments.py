@@ -276,6 +276,20 @@ def moved(x, on):
     return jnp.concatenate([x[:1], x[:-1]] if on else [x[1:], x[-1:]])
 
 
+def check_layout(call, segments):
+    """Refuse anything but one `Segments`: ids and offsets look alike, and several layouts come from a `vmap` left out."""
+    if not isinstance(segments, Segments):
+        raise TypeError(
+            f"{call}: `segments` must be a `Segments`, got {type(segments).__name__}; build one with "
+            "`Segments.from_offsets`, `from_lengths`, `from_ids` (sorted), `group` (unsorted) or `from_flags`"
+        )
+    if segments.offsets.ndim != 1:
+        raise ValueError(
+            f"{call}: `segments` holds several layouts, its offsets have shape {segments.offsets.shape}; map the call over them "
+            "with `jax.vmap`"
+        )
+
+
 def fit(call, offsets: np.ndarray) -> np.ndarray:
     """Offsets as a locked int32 array, or int64 where they need it and JAX has it."""
     dtype = np.int32

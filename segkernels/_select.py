@@ -6,6 +6,7 @@ from types import ModuleType
 
 import jax
 
+from segkernels import _check
 from segkernels._algebra import itself
 from segkernels._config import Config, default_walk
 from segkernels.kernels import native, xla
@@ -68,6 +69,8 @@ class Call:
 def requested(call: str, implementation, donate=False) -> Choice:
     """The choice that the arguments ``implementation=`` and ``donate=`` make."""
     config = implementation if isinstance(implementation, Config) else Config(implementation)
+    if not all(x is None or isinstance(x, str) for x in (config.implementation, config.walk)):
+        raise TypeError(f"{call}: `implementation` must be None, a name, or a `Config` of names, got {config}")
     if config.implementation is not None and config.implementation not in NAMES:
         raise ValueError(
             f"{call}: `implementation` must be None, one of {', '.join(NAMES)}, or a `Config`, got {config.implementation!r}"
@@ -80,7 +83,7 @@ def requested(call: str, implementation, donate=False) -> Choice:
             raise ValueError(f"{call}: `implementation` may set threads of native, got {config}")
         if isinstance(config.threads, bool) or not isinstance(config.threads, int) or not 1 <= config.threads <= 64:
             raise ValueError(f"{call}: `implementation` must ask for 1 to 64 threads, got {config.threads!r}")
-    return Choice(call, config, donate=bool(donate))
+    return Choice(call, config, donate=_check.flag(call, "donate", donate))
 
 
 def plain(choice: Choice, what: str) -> None:

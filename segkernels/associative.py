@@ -54,7 +54,7 @@ def segmented_associative_scan(
         raise ValueError(f"{call}: the walks of `implementation` are loop and associative here, got {choice.config.walk!r}")
     if not callable(fn) or type(fn).__hash__ is None:
         raise TypeError(f"{call}: `fn` must be a function, and hashable, got {type(fn).__name__}")
-    if exclusive and identity is None:
+    if _check.flag(call, "exclusive", exclusive) and identity is None:
         raise ValueError(f"{call}: `identity` is needed for an exclusive scan, whose first rows it is")
     if segments is None and isinstance(elems, (list, tuple)) and not elems:
         return []
@@ -73,7 +73,7 @@ def segmented_associative_scan(
     identities = tuple(f"identity{name.removeprefix('elems')}" for name in names[: len(parts)])
     operation = Operation(call, _scan, to_rows=True, by_heads=True, free=True)
     out = apply(operation, {name: leaf for name, (_, leaf) in zip(names, paths)}, segments, extra=dict(zip(identities, parts)),
-                fn=fn, tree=tree, names=names, identities=identities, exclusive=bool(exclusive), reverse=bool(reverse),
+                fn=fn, tree=tree, names=names, identities=identities, exclusive=exclusive, reverse=reverse,
                 choice=choice)  # fmt: skip
     return jax.tree.unflatten(tree, out)
 

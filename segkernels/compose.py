@@ -16,6 +16,7 @@ from jax import lax
 
 from segkernels import _check, _forms, _host, _pieces, _select, _verbs
 from segkernels._algebra import wide
+from segkernels._segments import check_layout
 
 
 def segmented_softmax(x, segments=None, *, implementation=None):
@@ -116,7 +117,7 @@ def segmented_repeat(x, segments, *, size=None, implementation=None):
     """
     call = "segmented_repeat"
     choice = _select.requested(call, implementation)
-    _forms.layout(call, segments)
+    check_layout(call, segments)
     x = _forms.flat_values(call, "x", x, segments)
     if x.shape[0] != segments.num_segments:
         raise ValueError(f"{call}: `x` must have one entry a segment, got shape {x.shape} for {segments.num_segments} segments")

@@ -155,7 +155,7 @@ def segmented_linear_recurrence(a, b, segments=None, *, initial=None, reverse=Fa
     rows, extra = {"b": b}, {} if initial is None else {"initial": initial}
     (rows if isinstance(a, (list, tuple, Ragged)) or np.ndim(a) else extra)["a"] = a
     operation = Operation(call, _recurrence, to_rows=True, by_heads=initial is None, per_segment=("initial",))
-    return apply(operation, rows, segments, extra=extra, reverse=bool(reverse), choice=choice)
+    return apply(operation, rows, segments, extra=extra, reverse=reverse, choice=choice)
 
 
 def segmented_fill_forward(x, valid, segments=None, *, reverse=False, donate=False, implementation=None):
@@ -184,13 +184,13 @@ def segmented_fill_forward(x, valid, segments=None, *, reverse=False, donate=Fal
         if dtype.kind != "b" and np.size(flags):
             raise TypeError(f"{call}: `valid` must be booleans, got dtype {dtype}; make them so with `astype(bool)`")
     operation = Operation(call, _fill, to_rows=True, by_heads=True)
-    return apply(operation, {"x": x, "valid": valid}, segments, reverse=bool(reverse), choice=choice)
+    return apply(operation, {"x": x, "valid": valid}, segments, reverse=reverse, choice=choice)
 
 
 def _fold(call, monoid, x, segments, exclusive, reverse, donate, implementation, *, like=None, ordered=False, dtype=None):
     choice = _select.requested(call, implementation, donate)
     operation = Operation(call, _folded, to_rows=True, by_heads=True, ordered=ordered)
-    return apply(operation, {"x": x}, segments, monoid=monoid, like=like, exclusive=bool(exclusive), reverse=bool(reverse),
+    return apply(operation, {"x": x}, segments, monoid=monoid, like=like, exclusive=exclusive, reverse=reverse,
                  dtype=dtype, choice=choice)  # fmt: skip
 
 

@@ -13,6 +13,21 @@ cumsum, total, repeat = sk.segmented_cumsum, sk.segmented_sum, sk.segmented_repe
 recur, fill, scan = sk.segmented_linear_recurrence, sk.segmented_fill_forward, sk.segmented_associative_scan
 RAGGED = sk.Ragged.from_arrays([X, X])
 
+STACKED = jax.tree.map(lambda *x: np.stack(x), LAYOUT, S.from_lengths([1, 4]))
+
+
+class Fails:
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("it requires grad")
+
+
+def gone():
+    """A JAX array whose memory another call has got."""
+    x = jnp.ones(5)
+    x.delete()
+    return x
+
+
 # what is tried, what it raises, and words that the sentence must have
 BAD = {
     # the input
@@ -52,6 +67,28 @@ BAD = {
     "machine": (lambda: cumsum([X], implementation="fast"), ValueError, "`implementation` must be None, one of .*xla, or a `Config`, got 'fast'"),
     "walk": (lambda: cumsum([X], implementation=sk.Config(walk="run")), ValueError, "`implementation` may set a walk of xla"),
     "walk of another": (lambda: cumsum([X], implementation=sk.Config("native", "loop")), ValueError, "may set a walk of xla"),
+    "machine of numbers": (lambda: cumsum([X], implementation=X), TypeError, "`implementation` must be None, a name, or a `Config` of names, got Config"),
+    "walk of numbers": (lambda: total([X], implementation=sk.Config(walk=X)), TypeError, "a `Config` of names"),
+    "machine of a tracer": (lambda: jax.jit(lambda m: cumsum([X], implementation=m))(1), TypeError, "a `Config` of names"),
+    "threads of numbers": (lambda: cumsum([X], implementation=sk.Config(threads=X)), ValueError, "must ask for 1 to 64 threads"),
+    "threads of a fraction": (lambda: cumsum([X], implementation=sk.Config(threads=2.0)), ValueError, "must ask for 1 to 64 threads, got 2.0"),
+    "reverse text": (lambda: cumsum([X], reverse="False"), TypeError, "segmented_cumsum: `reverse` must be True or False, got 'False'"),
+    "reverse of a tracer": (lambda: jax.jit(lambda r: recur(0.5, [X], reverse=r))(True), TypeError, "segmented_linear_recurrence: `reverse` must be True or False"),
+    "reverse of flags": (lambda: fill(X, X > 0, LAYOUT, reverse=X > 0), TypeError, "segmented_fill_forward: `reverse` must be True or False"),
+    "exclusive": (lambda: cumsum([X], exclusive=1), TypeError, "`exclusive` must be True or False, got 1"),
+    "exclusive of a function": (lambda: scan(jnp.add, [X], exclusive=X), TypeError, "segmented_associative_scan: `exclusive` must be True or False"),
+    "donate": (lambda: cumsum(jnp.ones(5), LAYOUT, donate=X), TypeError, "`donate` must be True or False"),
+    "given away": (lambda: cumsum(gone(), LAYOUT), ValueError, "segmented_cumsum: `x` is a JAX array whose memory was given away"),
+    "given away, entry": (lambda: total([jnp.ones(2), gone()]), ValueError, "segmented_sum: entry 1 of the list is a JAX array whose memory was given away"),
+    "given away, ragged": (lambda: cumsum(sk.Ragged._make(gone(), LAYOUT)), ValueError, "`x` is a JAX array whose memory was given away"),
+    "given away, gates": (lambda: recur(gone(), X, LAYOUT), ValueError, "`a` is a JAX array whose memory was given away"),
+    "given away, initial": (lambda: recur(0.5, X, S.from_lengths([1] * 5), initial=gone()), ValueError, "`initial` is a JAX array whose memory was given away"),
+    "an array that fails": (lambda: cumsum([Fails()]), TypeError, "segmented_cumsum: entry 0 must be an array of numbers: it requires grad"),
+    "several layouts": (lambda: cumsum(X, STACKED), ValueError, r"segmented_cumsum: `segments` holds several layouts, its offsets have shape \(2, 3\); map"),
+    "several layouts, traced": (lambda: jax.jit(lambda x, s: total(x, s))(X, STACKED), ValueError, "segmented_sum: `segments` holds several layouts"),
+    "several layouts, repeat": (lambda: repeat(X, STACKED), ValueError, "segmented_repeat: `segments` holds several layouts"),
+    "several layouts, ragged": (lambda: sk.segmented_max(jax.tree.map(lambda x: jnp.stack([x, x]), RAGGED)), ValueError, "segmented_max: `segments` holds several layouts"),
+    "several layouts for a ragged": (lambda: sk.Ragged(X, STACKED), ValueError, "`segments` holds several layouts"),
     "empty": (lambda: total([X], empty=np.ones(2)), TypeError, "`empty` must be a Python or NumPy number, got ndarray"),
     "empty text": (lambda: total([X], empty="a"), TypeError, "`empty` must be a Python or NumPy number, got str"),
     "empty of integers": (lambda: total([np.array([1])], empty=np.nan), ValueError, "segmented_sum: `empty` must be a number that int64.* has; got nan"),
