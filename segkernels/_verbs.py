@@ -83,7 +83,9 @@ def _checked_shapes(name, shapes, *avals, **params):
 def _lower(run, platform, ctx, *operands, **params):
     """Lower to the machine that serves, which for `jax.export` may be another one."""
     run = functools.partial(run, where=(platform, _compat.exporting(ctx)))
-    return mlir.lower_fun(run, multiple_results=True)(ctx, *operands, **params)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # nothing is split here: kernels know of no mesh
+        ctx = ctx.replace(avals_in=[ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
+        return mlir.lower_fun(run, multiple_results=True)(ctx, *operands, **params)
 
 
 def _run_eagerly(primitive, *operands, **params):

@@ -1,5 +1,7 @@
 """`jit`, `vmap`, `remat`, `lax.scan` and export of every operation."""
 
+import contextlib
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -231,6 +233,30 @@ def test_exports_with_symbolic_sizes(row, feature, rng):
         operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (sum(lengths), *feature))]
         offsets = jnp.asarray(np.cumsum([0, *lengths]), jnp.int32)
         np.testing.assert_allclose(exported.call(offsets, *operands), f(offsets, *operands), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("row", "inside"), [
+    *cases.params(cases.FIRST_ROWS, [True], lambda row, inside: row[0].broad),
+    *cases.params(cases.BROAD_ROWS[:2], [False], lambda row, inside: True),
+])  # fmt: skip
+def test_arrays_split_along_explicit_axes_of_a_mesh(row, inside, rng):
+    """As `jax.make_mesh` makes them: gathered, in the scope of the mesh and outside it, for derivatives too."""
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    operands, offsets = draw(rng, row[0], (), (2,) if row[0].broad else ()), jnp.asarray(LAYOUTS[0])
+    split = [jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))) for x in operands]
+
+    def loss(x, *others):
+        y = call(row, (x, *others), offsets)
+        return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(y), y, jnp.zeros_like(y))))
+
+    want = call(row, operands, offsets)
+    smooth = row[0].smooth and operands[0].dtype == jnp.float32
+    slope = jax.grad(loss)(*operands) if smooth else None
+    with jax.set_mesh(mesh) if inside else contextlib.nullcontext():
+        np.testing.assert_array_equal(call(row, split, offsets), want)
+        np.testing.assert_allclose(jax.jit(lambda x: call(row, x, offsets))(split), want, rtol=1e-6)
+        if smooth:
+            np.testing.assert_allclose(jax.jit(jax.grad(loss))(*split), slope, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("operation", [sk.segmented_cumsum, sk.segmented_sum, sk.segmented_softmax])
