@@ -42,7 +42,7 @@ def markdown(stored) -> str:
     table = {count: {r["implementation"]: r for r in of(stored, "lists", count)} for count in counts}
     lines += [
         "",
-        "| list call, us / array (compiles of the first call) | " + " | ".join(counts) + " |",
+        "| list call, us / array; again at once (compiles of the first call) | " + " | ".join(counts) + " |",
         "|---|" + "---|" * len(counts),
     ]
     for name in table[counts[0]]:
@@ -71,7 +71,7 @@ def _compile(row):
 def _cell(row):
     if row is None:
         return "-"
-    return f"{row['us']:.2f}" + (f" ({row['compiles']})" if row.get("compiles") else "")
+    return f"{row['us']:.2f}; {row['again']:.2f}" + (f" ({row['compiles']})" if row.get("compiles") else "")
 
 
 def draw(stored, path) -> None:

@@ -39,9 +39,23 @@ def exporting(ctx) -> bool:
     return bool(getattr(getattr(module, "lowering_parameters", None), "for_export", False))
 
 
-def varies(aval) -> bool:
-    """Whether an abstract value differs between the members of a mesh axis, inside `jax.shard_map` that keeps count of it."""
-    return bool(getattr(getattr(aval, "manual_axis_type", None), "varying", None))
+def alike(operands) -> tuple:
+    """Operands that all vary over the mesh axes that one does, inside `jax.shard_map` that keeps count of it.
+
+    What does not vary is cast, and the transpose of that cast sums its cotangents, as for operands of `jax.numpy`.
+    """
+    over = [_varying(jax.typeof(x)) for x in operands]
+    missing = [tuple(frozenset().union(*over) - axes) for axes in over]
+    return tuple(jax.lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(operands, missing))
+
+
+def varying_like(aval, like):
+    """An abstract value ``[n, f]`` that varies over the mesh axes that `like`, one of such a shape, does."""
+    return like.update(shape=aval.shape, dtype=aval.dtype, weak_type=False) if _varying(like) else aval
+
+
+def _varying(aval) -> frozenset:
+    return getattr(getattr(aval, "manual_axis_type", None), "varying", frozenset())
 
 
 def device_arrays(views: list, device, *, copy: bool = True) -> list:

@@ -59,25 +59,27 @@ def softmax(values, offsets, *, logarithm, choice):
 # Shapes and lowering -------------------------------------------------------------------------------------------------
 
 
+class _Verb(Primitive):
+    """A primitive whose operands all vary over the same axes of a mesh, and its results with them."""
+
+    multiple_results = True
+
+    def bind(self, *operands, **params):
+        return super().bind(*_compat.alike(operands), **params)
+
+
 def _verb(name, shapes, run):
     """A primitive with its shape rule and, for every platform, the lowering to the machine that `_select` names."""
-    primitive = Primitive(f"segmented_{name}")
-    primitive.multiple_results = True
-    primitive.def_abstract_eval(functools.partial(_checked_shapes, name, shapes))
+    primitive = _Verb(f"segmented_{name}")
+    primitive.def_abstract_eval(functools.partial(_varying_shapes, shapes))
     primitive.def_impl(functools.partial(_run_eagerly, primitive))
     for platform in _select.PLATFORMS:
         mlir.register_lowering(primitive, functools.partial(_lower, run, platform), platform=platform)
     return primitive
 
 
-def _checked_shapes(name, shapes, *avals, **params):
-    """The shapes; what varies over a mesh axis is refused, for the rules do not pass that on to results and cotangents."""
-    if any(map(_compat.varies, avals)):
-        raise ValueError(
-            f"{params['choice'].call}: the segmented {name} of arrays that vary over an axis of `jax.shard_map` needs "
-            "`check_vma=False` there"
-        )
-    return shapes(*avals, **params)
+def _varying_shapes(shapes, *avals, **params):
+    return [_compat.varying_like(aval, avals[0]) for aval in shapes(*avals, **params)]
 
 
 def _lower(run, platform, ctx, *operands, **params):

@@ -98,13 +98,12 @@ def _is_ragged(x):
 
 
 def _scan(lead, segments, *, fn, tree, names, identities, exclusive, reverse, choice, **operands):
-    parts = (lead, *(operands[name] for name in names[1:]))
+    n_live, *parts = _compat.alike((jnp.asarray(segments.offsets[-1]), lead, *(operands[name] for name in names[1:])))
     n = lead.shape[0]
     identity = [_identity_row(choice.call, operands[name], x) for name, x in zip(identities, parts)]
     flat = _on_leaves(choice.call, fn, tree, parts)
     if n == 0:
-        return parts
-    n_live = jnp.asarray(segments.offsets[-1])
+        return tuple(parts)
     resets = start_flags(segments.head_bits(n), n_live, n, reverse)
 
     def join(earlier, reset, later):

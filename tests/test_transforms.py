@@ -1,6 +1,9 @@
 """`jit`, `vmap`, `remat`, `lax.scan` and export of every operation."""
 
 import contextlib
+import os
+import subprocess
+import sys
 
 import cases
 import jax
@@ -259,18 +262,43 @@ def test_arrays_split_along_explicit_axes_of_a_mesh(row, inside, rng):
             np.testing.assert_allclose(jax.jit(jax.grad(loss))(*split), slope, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("operation", [sk.segmented_cumsum, sk.segmented_sum, sk.segmented_softmax])
-def test_shard_map(operation):
-    """Rows of each device with a layout of their own; the check of varying axes is refused, not passed with wrong gradients."""
+@pytest.mark.parametrize("row", cases.params(cases.FIRST_ROWS, fast=lambda row, _: row[0].broad))
+def test_shard_map(row, rng):
+    """A layout for each device; values of each, and the same values for all, whose gradients are summed."""
     mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-    spec, segments, x = jax.sharding.PartitionSpec("d"), sk.Segments.from_lengths([3, 5]), jnp.arange(8.0)
+    split, shared = jax.sharding.PartitionSpec("d"), jax.sharding.PartitionSpec()
+    operands, offsets = draw(rng, row[0], ()), jnp.asarray(LAYOUTS[0])
+    smooth = row[0].smooth and all(x.dtype == jnp.float32 for x in operands)
 
-    def mapped(check):
-        body = lambda x: operation(x, segments)
-        return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check))
+    def loss(f):
+        def of(*x):
+            y = f(offsets, *x)
+            return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(y), y, jnp.zeros_like(y))))
 
-    np.testing.assert_array_equal(mapped(False)(x), operation(x, segments))
-    square = lambda f: jax.grad(lambda x: jnp.sum(f(x) ** 2))(x)
-    np.testing.assert_allclose(square(mapped(False)), square(lambda x: operation(x, segments)), rtol=1e-6)
-    with pytest.raises(ValueError, match=f"{operation.__name__}: .* needs `check_vma=False` there"):
-        mapped(True)(x)
+        return jax.jit(jax.grad(of, argnums=tuple(range(len(operands)))))(*operands)
+
+    alone = lambda o, *x: call(row, x, o)
+    want = alone(offsets, *operands)
+    for spec, check in ((split, True), (shared, True), (split, False)):
+        f = jax.shard_map(alone, mesh=mesh, in_specs=(split,) + (spec,) * len(operands), out_specs=split, check_vma=check)
+        np.testing.assert_allclose(jax.jit(f)(offsets, *operands), want, rtol=1e-6)
+        if smooth and check:
+            for got, slope in zip(loss(f), loss(alone)):
+                np.testing.assert_allclose(got, slope, rtol=1e-6, atol=1e-6)
+
+
+def test_shard_map_over_two_devices():
+    script = """
+import jax, jax.numpy as jnp, numpy as np, segkernels as sk
+P = jax.sharding.PartitionSpec
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+offsets, x = jnp.array([[0, 3, 8], [0, 0, 6]]), jnp.arange(8.0)
+one = lambda o, x: sk.segmented_cumsum(x, sk.Segments.from_offsets(o))
+f = jax.jit(jax.shard_map(lambda o, x: one(o[0], x)[None], mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d")))
+np.testing.assert_array_equal(f(offsets, x), jnp.stack([one(o, x) for o in offsets]))
+slope = jax.grad(lambda x: jnp.sum(f(offsets, x) ** 2))(x)
+np.testing.assert_allclose(slope, sum(jax.grad(lambda x: jnp.sum(one(o, x) ** 2))(x) for o in offsets), rtol=1e-6)
+"""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
