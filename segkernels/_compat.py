@@ -45,8 +45,8 @@ def alike(operands) -> tuple:
     What does not vary is cast, and the transpose of that cast sums its cotangents, as for operands of `jax.numpy`.
     """
     over = [_varying(jax.typeof(x)) for x in operands]
-    missing = [tuple(frozenset().union(*over) - axes) for axes in over]
-    return tuple(jax.lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(operands, missing))
+    every = frozenset().union(*over)
+    return tuple(x if axes == every else jax.lax.pcast(x, tuple(every - axes), to="varying") for x, axes in zip(operands, over))
 
 
 def varying_like(aval, like):

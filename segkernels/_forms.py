@@ -27,19 +27,21 @@ def _each(function, out):
 @functools.cache
 def jitted(body, donate=False):
     """The body under `jax.jit`, its keyword-only arguments static, its first one given away if `donate`."""
-    names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    names = {p.name for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
     @functools.wraps(body)
-    def gathered(*operands, **others):
-        return body(*jax.tree.map(_whole, operands), **jax.tree.map(_whole, others))
+    def gathered(*operands, **named):
+        options = {name: named.pop(name) for name in names & named.keys()}
+        operands, named = jax.tree.map(_whole, (operands, named))
+        return body(*operands, **named, **options)
 
-    return jax.jit(gathered, static_argnames=names, donate_argnums=(0,) if donate else ())
+    return jax.jit(gathered, static_argnames=sorted(names), donate_argnums=(0,) if donate else ())
 
 
 def _whole(x):
-    """`x`, and if it is an array split along explicit axes of a mesh one that is whole on each device, as loops need."""
-    sharding = jax.typeof(x).sharding if isinstance(x, jax.Array) else None
-    if sharding is None or all(axis is None for axis in sharding.spec):
+    """`x`, and if it is split along explicit axes of a mesh an array that is whole on each device, as loops need."""
+    sharding = jax.typeof(x).sharding
+    if all(axis is None for axis in sharding.spec):
         return x
     return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec()))
 
