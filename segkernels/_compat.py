@@ -14,6 +14,10 @@ try:
     from jax._src.core import trace_state_clean as _trace_state_clean
 except ImportError:
     _trace_state_clean = None
+try:
+    from jax._src.config import pallas_tpu_interpret_mode_context_manager as _tpu_interpreter
+except ImportError:
+    _tpu_interpreter = None
 
 # Whether a native loop on CPU holds no more than 1,024 bytes an iteration. Goes with the versions of JAX before 0.12.
 SMALL_LOOPS = jax.__version_info__ < (0, 12)
@@ -37,6 +41,11 @@ def exporting(ctx) -> bool:
     """Whether a lowering is for `jax.export`, which takes no custom calls but its own. Goes when it has a public name."""
     module = getattr(ctx, "module_context", None)
     return bool(getattr(getattr(module, "lowering_parameters", None), "for_export", False))
+
+
+def tpu_interpreter() -> bool:
+    """Whether this is a scope of JAX's TPU interpreter, which runs kernels for TPU on a CPU. Goes when that has a public name."""
+    return getattr(_tpu_interpreter, "value", None) is not None
 
 
 def alike(operands) -> tuple:

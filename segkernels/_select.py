@@ -6,27 +6,35 @@ from types import ModuleType
 
 import jax
 
-from segkernels import _check
+from segkernels import _check, _compat
 from segkernels._algebra import itself
 from segkernels._config import Config, default_walk
-from segkernels.kernels import native, xla
+from segkernels.kernels import native, pallas_tpu, xla
 
 PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A way to run the verbs: the platforms it runs on, and its kernels, or None while there are none."""
+    """A way to run the verbs.
+
+    Attributes:
+      name: what it is asked for by.
+      platforms: those it runs on.
+      kernels: its verbs, or None while there are none.
+      interpreted: whether JAX's interpreter runs it on a CPU here and now, for those who ask for it.
+    """
 
     name: str
     platforms: tuple[str, ...]
     kernels: ModuleType | None = None
+    interpreted: Callable[[], bool] = bool
 
 
 # The order of preference.
 MACHINES = (
     Machine("pallas_gpu", ("cuda",)),
-    Machine("pallas_tpu", ("tpu",)),
+    Machine("pallas_tpu", ("tpu",), pallas_tpu, _compat.tpu_interpreter),
     Machine("native", ("cpu",), native),
     Machine("xla", PLATFORMS, xla),
 )
@@ -97,7 +105,8 @@ def plain(choice: Choice, what: str) -> None:
 
 def unsupported(machine: Machine, call: Call, platform: str) -> str | None:
     """Why a machine cannot serve a call, or None if it can."""
-    if platform not in machine.platforms:
+    asked = call.choice.config.implementation == machine.name
+    if platform not in machine.platforms and not (asked and platform == "cpu" and machine.interpreted()):
         return f"runs on {' and '.join(machine.platforms)}, and this call is for {platform}"
     if machine.kernels is None:
         return "this version of segkernels has no such kernel"

@@ -71,23 +71,30 @@ class _Verb(Primitive):
 def _verb(name, shapes, run):
     """A primitive with its shape rule and, for every platform, the lowering to the machine that `_select` names."""
     primitive = _Verb(f"segmented_{name}")
-    primitive.def_abstract_eval(functools.partial(_varying_shapes, shapes))
+    primitive.def_effectful_abstract_eval(functools.partial(_trace, shapes, run))
     primitive.def_impl(functools.partial(_run_eagerly, primitive))
     for platform in _select.PLATFORMS:
         mlir.register_lowering(primitive, functools.partial(_lower, run, platform), platform=platform)
     return primitive
 
 
-def _varying_shapes(shapes, *avals, **params):
-    return [_compat.varying_like(aval, avals[0]) for aval in shapes(*avals, **params)]
+def _trace(shapes, run, *avals, **params):
+    """The shapes of the results, and the effects: none, but JAX's interpreter of TPU kernels orders what it does."""
+    effects = frozenset()
+    if _compat.tpu_interpreter() and params["choice"].config.implementation == "pallas_tpu":
+        effects = jax.make_jaxpr(functools.partial(run, where=("cpu", False), **params))(*avals).effects
+    return [_compat.varying_like(aval, avals[0]) for aval in shapes(*avals, **params)], effects
 
 
 def _lower(run, platform, ctx, *operands, **params):
     """Lower to the machine that serves, which for `jax.export` may be another one."""
     run = functools.partial(run, where=(platform, _compat.exporting(ctx)))
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # nothing is split here: kernels know of no mesh
-        ctx = ctx.replace(avals_in=[ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
-        return mlir.lower_fun(run, multiple_results=True)(ctx, *operands, **params)
+        inner = ctx.replace(avals_in=[ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
+        out = mlir.lower_fun(run, multiple_results=True)(inner, *operands, **params)
+    if inner.tokens_out is not None:
+        ctx.set_tokens_out(inner.tokens_out)
+    return out
 
 
 def _run_eagerly(primitive, *operands, **params):

@@ -318,4 +318,4 @@ def scope(dtype):
 
 
 def config(walk):
-    return sk.Config("native") if walk == "native" else sk.Config(walk=walk)
+    return sk.Config(walk) if walk in ("native", "pallas_tpu") else sk.Config(walk=walk)

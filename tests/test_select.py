@@ -1,5 +1,7 @@
 """Which machine serves, what an explicit choice may do, and what `explain` says."""
 
+import re
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import pytest
 
 import segkernels as sk
 from segkernels import _select
-from segkernels._algebra import ADD
+from segkernels._algebra import ADD, MAX
 
 X, SEGMENTS = jnp.ones(8), sk.Segments.from_lengths([3, 5])
 
@@ -18,13 +20,31 @@ def call(verb="scan"):
 
 
 @pytest.mark.parametrize(
-    ("platform", "walk"), [("cpu", "loop"), ("tpu", "associative"), ("cuda", "associative"), ("rocm", "associative")]
+    ("platform", "walk"), [("cpu", "loop"), ("tpu", None), ("cuda", "associative"), ("rocm", "associative")]
 )
 @pytest.mark.parametrize("verb", ["scan", "reduce", "spread"])
 def test_automatic_choice(verb, platform, walk):
     machine, config = _select.choose(call(verb), platform)
-    native = cases.NATIVE and platform == "cpu" and verb != "spread"
-    assert (machine.name, config.walk) == (("native", None) if native else ("xla", walk))
+    if platform == "tpu":
+        name = "pallas_tpu"
+    elif platform == "cpu" and cases.NATIVE and verb != "spread":
+        name, walk = "native", None
+    else:
+        name = "xla"
+    assert (machine.name, config.walk) == (name, walk)
+
+
+@pytest.mark.parametrize(("dtype", "monoid", "rows", "reason"), [
+    ("float64", ADD, 8, "it takes float32, bfloat16, .* not float64"), ("int64", ADD, 8, "not int64"),
+    ("complex64", ADD, 8, "not complex64"), ("uint32", MAX, 8, "it does not order uint32"),
+    ("float32", ADD, 1 << 30, "it numbers rows in 32 bits"),
+])  # fmt: skip
+def test_what_the_tpu_kernel_leaves_to_xla(dtype, monoid, rows, reason):
+    aval = jax.core.ShapedArray((rows, 1), np.dtype(dtype))
+    asked = _select.Call("scan", monoid, (aval,), _select.Choice("test", sk.Config()))
+    machine, config = _select.choose(asked, "tpu")
+    assert (machine.name, config.walk) == ("xla", "associative")
+    assert re.search(reason, "\n".join(_select.explanation(asked, "tpu")))
 
 
 @pytest.mark.parametrize("name", ["pallas_tpu", "pallas_gpu"])
@@ -76,7 +96,8 @@ def test_explain_names_every_machine(op, capsys, rng):
         while lines:
             chosen, *others = lines[:4]
             machine = chosen.split(": ")[1].split(",")[0]
-            assert machine in (("xla", "native") if platform == "cpu" and cases.NATIVE else ("xla",))
+            serve = {"cpu": ("xla", *cases.NATIVE), "tpu": ("pallas_tpu",)}
+            assert machine in serve.get(platform, ("xla",))
             assert {line.split(":")[0].split()[1] for line in others} == set(_select.NAMES) - {machine}
             assert all(line.startswith("    not ") and len(line.split(": ", 1)[1]) > 10 for line in others)
             lines = lines[4:]

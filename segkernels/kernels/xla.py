@@ -8,12 +8,14 @@ Three walks, named by `Config.walk` and tested against each other:
 * ``segment_sum``: ``jax.ops.segment_*`` on segment ids, for reductions.
 """
 
+import functools
+
 import jax.numpy as jnp
 from jax import lax
 
-from segkernels._algebra import ADD, FIRST, MAX, itself, made, power, wide
-from segkernels._segments import head_bits, only_live, reset_bits, row_flags
-from segkernels.kernels import xla_loop
+from segkernels._algebra import itself, made, wide
+from segkernels._segments import reset_bits, row_flags
+from segkernels.kernels import scanned, xla_loop
 from segkernels.kernels.xla_loop import slice_rows, update_rows
 
 SCAN_WALKS = ("loop", "associative")
@@ -80,12 +82,10 @@ def reduce(values, per_segment, offsets, *, monoid, of, config):
     if config.walk == "loop":
         out = xla_loop.reduce(_widened(values), per_segment, offsets, monoid, of)
     else:
-        walk = _reduce_associative if config.walk == "associative" else _reduce_by_ids
         if of is not itself:
-            row = lax.broadcasted_iota(offsets.dtype, (n, 1), 0)
-            starts, *per_segment = (spread(x, offsets, n=n, config=config) for x in (offsets[:-1, None], *per_segment))
-            values = of(values, tuple(per_segment), row - starts)
-        out = walk(_widened(values), offsets, monoid)
+            values = scanned.rows(functools.partial(spread, config=config), values, per_segment, offsets, of)
+        walk = _reduce_by_ids if config.walk == "segment_sum" else functools.partial(scanned.reduce, _FORWARD)
+        out = walk(_widened(values), offsets, monoid=monoid)
     return tuple(y.astype(x.dtype) for y, x in zip(out, values[monoid.gives])) if of is itself else out
 
 
@@ -97,32 +97,14 @@ def spread(per_segment, offsets, *, n, config):
         return jnp.zeros((n, f), per_segment.dtype)
     if config.walk == "loop" and isinstance(n, int) and isinstance(s, int) and n >= _LONG * s:
         return xla_loop.spread(per_segment, offsets, n)
-    starts = jnp.where(offsets[1:] > offsets[:-1], offsets[:-1], n)
-    at_heads = jnp.zeros((n, f), per_segment.dtype).at[starts].set(per_segment, mode="drop")
-    heads = head_bits(offsets, n)
-    (out,) = scan((at_heads,), heads, offsets[-1], monoid=FIRST, reverse=False, exclusive=False, config=config)
-    return out
+    forward = functools.partial(scan, reverse=False, exclusive=False, config=config)
+    return scanned.spread(forward, per_segment, offsets, n=n)
 
 
 def softmax(values, offsets, *, logarithm, config):
-    """Softmax of each segment of ``[n, f]`` floats, the maximum of it taken out before, or its logarithm; dead rows zero."""
-    n, f = values.shape
-    shape = (n,) if f == 1 else (n, f)  # XLA walks many rows of one column slowly where it works element by element
-
-    def of_segment(monoid, x, of=itself):
-        (out,) = reduce((x.reshape(n, f),), (), offsets, monoid=monoid, of=of, config=config)
-        return out
-
-    def spread_out(per_segment):
-        return spread(per_segment, offsets, n=n, config=config).reshape(shape)
-
-    below = values.reshape(shape) - spread_out(of_segment(MAX, values))
-    if logarithm:
-        out = below - spread_out(jnp.log(of_segment(ADD, below, power)))
-    else:
-        powers = jnp.exp(below)
-        out = powers / spread_out(of_segment(ADD, powers))
-    return only_live(out, offsets[-1]).reshape(n, f)
+    """Softmax of each segment of ``[n, f]`` floats or its logarithm; dead rows zero."""
+    reduce_, spread_ = (functools.partial(verb, config=config) for verb in (reduce, spread))
+    return scanned.softmax(reduce_, spread_, values, offsets, logarithm=logarithm)
 
 
 def _widened(values):
@@ -168,18 +150,10 @@ def _scan_associative(values, heads, n, *, monoid, reverse, exclusive):
     return tuple(y[:rows] for y in out)
 
 
-def _reduce_associative(values, offsets, monoid):
-    """Scan, and take the last row of each segment."""
-    heads = head_bits(offsets, values[0].shape[0])
-    scanned = _scan_associative(values, heads, offsets[-1], monoid=monoid, reverse=False, exclusive=False)
-    empty = (offsets[1:] == offsets[:-1])[:, None]
-    last = jnp.maximum(offsets[1:] - 1, 0)
-    # The barrier: see `Ragged.to_padded`.
-    identity = monoid.identity_of(values)[monoid.gives]
-    return tuple(jnp.where(empty, e, lax.optimization_barrier(y[last])) for e, y in zip(identity, scanned))
+_FORWARD = functools.partial(_scan_associative, reverse=False, exclusive=False)
 
 
-def _reduce_by_ids(values, offsets, monoid):
+def _reduce_by_ids(values, offsets, *, monoid):
     n, s = values[0].shape[0], offsets.shape[0] - 1
     ids = jnp.cumsum(jnp.zeros(n, offsets.dtype).at[offsets[1:]].add(1, mode="drop"))
     return tuple(monoid.segment(x, ids, s, indices_are_sorted=True) for x in values)

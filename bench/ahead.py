@@ -1,0 +1,72 @@
+"""Compiles for TPUs ahead of time, on a machine without one: needs libtpu (`pip install 'segkernels[tpu]'`), executes nothing."""
+
+import functools
+import os
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.experimental.layout import Format, Layout
+
+from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL
+from segkernels.kernels import pallas_tpu
+from segkernels.kernels.pallas_tpu_walk import Fold
+
+# What libtpu asks of a machine that has no TPU, and that several processes may load it; read when it is loaded.
+os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="true", TPU_ACCELERATOR_TYPE="v5litepod-4",
+                  TPU_WORKER_HOSTNAMES="localhost")  # fmt: skip
+
+CHIPS = {"v5e": "v5e:2x2", "v6e": "v6e:2x2", "v5p": "v5p:2x2x1", "tpu7x": "tpu7x:2x2x1"}
+MONOIDS = {monoid.name: monoid for monoid in (ADD, MUL, MAX, MIN, LOGADDEXP, AFFINE)}
+
+
+class Variant(NamedTuple):
+    """A scan that the TPU kernel serves: ``[n, f]`` of a dtype by a monoid, in one of four ways."""
+
+    monoid: str
+    dtype: str = "float32"
+    f: int = 1
+    reverse: bool = False
+    exclusive: bool = False
+
+    @property
+    def fold(self):
+        """How it is folded."""
+        monoid = MONOIDS[self.monoid]
+        dtypes = (jnp.dtype(self.dtype),) * (2 if monoid is AFFINE else 1)
+        return Fold(monoid, self.reverse, self.exclusive, dtypes, interpreted=False)
+
+    def walk(self, n):
+        """The walk of `n` rows of it."""
+        return pallas_tpu.walk_of(self.fold, n, self.f)
+
+    def kernel(self, n, **how):
+        """The kernel alone: a function of plan, number of live rows and values, and the shapes of these."""
+        walk, shape = self.walk(n), (n,) if self.f == 1 else (n, self.f)
+        plan, run = pallas_tpu.FLAT if self.f == 1 else pallas_tpu.COLUMNS
+        bits = jax.ShapeDtypeStruct(((n + 31) // 32,), jnp.uint32)
+
+        def scan(plan, n_live, *values):
+            return run(walk, [x.reshape(n, self.f) for x in values], plan, n_live, **how).reshape(shape)
+
+        values = [jax.ShapeDtypeStruct(shape, self.dtype)] * len(self.fold.dtypes)
+        return scan, [jax.eval_shape(lambda bits: plan(walk, bits, n), bits), jax.ShapeDtypeStruct((), jnp.int32), *values]
+
+
+@functools.cache
+def _device(chip):
+    return topologies.get_topology_desc(topology_name=CHIPS[chip], platform="tpu").devices[0]
+
+
+def lowered(function, avals, chip):
+    """A function lowered for one core of a chip, all arrays row by row as kernels take them."""
+    device = _device(chip)
+    about = jax.sharding.AbstractDevice(device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), abstract_device=about)
+    here = jax.sharding.SingleDeviceSharding(device)
+    by_rows = lambda aval: Format(Layout(tuple(range(len(aval.shape)))), here)
+    with jax.sharding.use_abstract_mesh(mesh):
+        out = jax.tree.map(by_rows, jax.eval_shape(function, *avals))
+        jitted = jax.jit(function, in_shardings=tuple(map(by_rows, avals)), out_shardings=out)
+        return jitted.trace(*avals).lower(lowering_platforms=("tpu",))

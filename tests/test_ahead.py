@@ -1,0 +1,59 @@
+"""The TPU kernels by the compiler for TPUs itself, ahead of time and without a TPU: `pytest -m ahead`, with libtpu.
+
+What is compiled is what runs on a chip: layouts, vector memory, schedule. Nothing is executed here.
+"""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from bench import ahead
+
+pytestmark = pytest.mark.ahead
+
+WAYS = {"forward": {}, "exclusive": dict(exclusive=True), "reverse": dict(reverse=True),
+        "both": dict(exclusive=True, reverse=True)}  # fmt: skip
+FACTORS = dict(chip=tuple(ahead.CHIPS), monoid=tuple(ahead.MONOIDS), dtype=("float32", "bfloat16", "int32", "int16", "int8"),
+               f=(1, 128, 200), way=tuple(WAYS))  # fmt: skip
+
+
+def pairwise(factors, keep):
+    """Rows that hold every pair of values of two factors, but for those that cannot be: greedily, the same each time."""
+    rows = [row for values in itertools.product(*factors.values()) if keep(row := dict(zip(factors, values)))]
+    pairs = lambda row: set(itertools.combinations(row.items(), 2))
+    left, chosen = set().union(*map(pairs, rows)), []
+    while left:
+        chosen.append(max(rows, key=lambda row: len(pairs(row) & left)))
+        left -= pairs(chosen[-1])
+    return chosen
+
+
+VARIANTS = pairwise(FACTORS, lambda row: not (row["monoid"] == "logaddexp" and row["dtype"].startswith("int")))
+
+
+def large(text, size):
+    """The operations of a compiled module that make arrays of so many numbers, each once."""
+    found = set()
+    for shape, operation in re.findall(r"= \w+\[([\d,]*)\]\S* ([\w-]+)\(", text):
+        if np.prod([int(d) for d in shape.split(",") if d], dtype=int) >= size:
+            found.add(operation)
+    return found
+
+
+def test_variants_are_few_and_hold_every_pair():
+    assert len(VARIANTS) <= 40
+    for a, b in itertools.combinations(FACTORS, 2):
+        assert len({(row[a], row[b]) for row in VARIANTS}) >= len(FACTORS[a]) * len(FACTORS[b]) - 3
+
+
+@pytest.mark.parametrize("row", VARIANTS, ids=lambda row: "-".join(map(str, row.values())))
+def test_one_kernel_and_nothing_around_it(row):
+    variant = ahead.Variant(row["monoid"], row["dtype"], row["f"], **WAYS[row["way"]])
+    n = 1 << 27 if row["f"] == 1 else 1 << 20  # XLA fetches small arrays before it calls
+    compiled = ahead.lowered(*variant.kernel(n), row["chip"]).compile()
+    text = compiled.as_text()
+    assert text.count('custom_call_target="tpu_custom_call"') == 1
+    assert large(text, n * row["f"]) <= {"parameter", "custom-call", "bitcast"}
+    assert compiled.memory_analysis().temp_size_in_bytes == 0

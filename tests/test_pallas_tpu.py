@@ -1,0 +1,242 @@
+"""The TPU machine under JAX's interpreter of TPU kernels, on a CPU, which watches memory: `pytest -m interpreter`.
+
+Memory that nothing was written to is NaN there, a read outside of a buffer raises, and accesses that race are found.
+"""
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import segkernels as sk
+from segkernels._algebra import ADD, AFFINE, MAX, MIN
+from segkernels._segments import head_bits, reset_bits
+from segkernels.kernels import pallas_tpu
+from segkernels.kernels.pallas_tpu_walk import Columns, Flat, Fold
+from segkernels.kernels.pallas_tpu_words import Words
+
+pytestmark = pytest.mark.interpreter
+
+WATCHED = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", out_of_bounds_reads="raise")
+FASTER = pltpu.InterpretParams(uninitialized_memory="nan", out_of_bounds_reads="raise")  # half the time: accesses seen elsewhere
+PLAIN = ("segmented_first", "segmented_last", "segmented_associative_scan", "segmented_sort", "segmented_argsort")  # of no kernel
+ROWS = [(op, options, "pallas_tpu") for op in cases.OPS if op.name not in PLAIN for options in op.options]
+DTYPES = ("bfloat16", "float16", "int32", "int16", "int8", "uint32", "uint8", "bool")
+
+
+def raced():
+    """Whether the last kernel raced: JAX 0.10 says so here, and later ones raise."""
+    return interpreter.races is not None and interpreter.races.races_found
+
+
+@pytest.fixture(autouse=True)
+def watched():
+    with pltpu.force_tpu_interpret_mode(WATCHED):
+        yield
+    assert not raced()
+    pltpu.reset_tpu_interpret_mode_state()
+
+
+def draw(rng, op, dtype, lengths, feature, n, s):
+    operands = [x.copy() for x in op.draw(rng, dtype, (s if op.kind == "spread" else n, *feature))]
+    if op.kind != "spread":
+        for x in operands:
+            x[sum(lengths) :] = cases.poison(x.dtype)
+    return operands
+
+
+def check(row, operands, lengths, num_segments, n):
+    op, options, walk = row
+    got = op.run([jnp.asarray(x) for x in operands], cases.segments_of(lengths, num_segments), walk, n, **options)
+    assert got.dtype == cases.result_dtype(op, operands[0])
+    missing = got.shape[0] - len(lengths) if op.kind == "reduce" else 0
+    want, size = cases.expected(op, options, operands, [*lengths, *[0] * missing], n, got.dtype)
+    cases.assert_close(got, want, size)
+
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+N, S = 1600, 200  # of the layouts here, so that one compile serves them
+# A run takes a second, however few rows it has: all layouts of the table in one.
+JOINED = [length for lengths in cases.LAYOUTS.values() for length in lengths]
+
+
+@pytest.mark.parametrize("row", cases.params(ROWS))
+def test_every_layout(row, rng):
+    for lengths in (JOINED, cases.LAYOUTS["mixed"], []):
+        check(row, draw(rng, row[0], "float32", lengths, (), N, S), lengths, S, N)
+
+
+@pytest.mark.parametrize(("row", "dtype"), [
+    pytest.param(row, dtype, id=f"{cases.row_id(row)}-{dtype}") for row in ROWS for dtype in DTYPES
+    if dtype in row[0].dtypes and (row[1] is row[0].options[0] or row == ROWS[11])
+    and (row[0].kind == "scan" or dtype in ("bfloat16", "int8"))
+    and not (dtype == "uint32" and row[0].name in ("segmented_cummax", "segmented_cummin"))
+])  # fmt: skip
+def test_dtypes(row, dtype, rng):
+    with pltpu.force_tpu_interpret_mode(WATCHED if row[0].name == "segmented_cumsum" else FASTER):
+        check(row, draw(rng, row[0], dtype, JOINED, (), N, S), JOINED, S, N)
+
+
+@pytest.mark.parametrize(("row", "dtype", "feature"), [
+    pytest.param(row, dtype, feature, id=f"{cases.row_id(row)}-{dtype}-{feature}")
+    for row in ROWS if row[0].broad and row[1] is row[0].options[0]
+    for dtype, feature in (("float32", (3,)), ("float32", (2, 70)), ("bfloat16", (3,)), ("int8", (130,)))
+])  # fmt: skip
+def test_columns(row, dtype, feature, rng):
+    with pltpu.force_tpu_interpret_mode(WATCHED if row[0].name == "segmented_cumsum" else FASTER):
+        check(row, draw(rng, row[0], dtype, JOINED, feature, N, S), JOINED, S, N)
+
+
+def test_uint32_is_not_ordered(rng):
+    with pytest.raises(ValueError, match="segmented_cummax: .*'pallas_tpu' cannot serve .*: it does not order uint32"):
+        sk.segmented_cummax(jnp.ones(4, jnp.uint32), cases.segments_of([4]), implementation="pallas_tpu")
+
+
+# Blocks: the carry from one to the next, and what is past the live rows -------------------------------------------------
+
+WALKS = {  # operation, options, dtype, columns, parts and tiles (or steps) of a block
+    "sum": ("cumsum", {}, "float32", 1, dict(tiles=1, parts=1)),
+    "sum in two parts": ("cumsum", {}, "float32", 1, dict(tiles=1, parts=2)),
+    "exclusive maximum, reverse": ("cummax", dict(exclusive=True, reverse=True), "float32", 1, dict(tiles=1, parts=2)),
+    "narrow sum, reverse": ("cumsum", dict(reverse=True), "bfloat16", 1, dict(tiles=1, parts=1)),
+    "recurrence": ("linear_recurrence", {}, "float32", 1, dict(tiles=1, parts=1)),
+    "sum as it is": ("cumsum", {}, "float32", 1, None),
+    "exclusive maximum, reverse, narrow, as it is": ("cummax", dict(exclusive=True, reverse=True), "bfloat16", 1, None),
+    "minimum of bytes, as it is": ("cummin", {}, "int8", 1, None),
+    "sum of columns": ("cumsum", {}, "float32", 130, dict(steps=20)),
+    "maximum of narrow columns, reverse": ("cummax", dict(reverse=True), "bfloat16", 130, dict(steps=20)),
+    "recurrence of columns": ("linear_recurrence", dict(reverse=True), "float32", 3, dict(steps=20)),
+    "sum of columns as it is": ("cumsum", {}, "float32", 2, None),
+}
+MONOIDS = {"cumsum": ADD, "cummax": MAX, "cummin": MIN, "linear_recurrence": AFFINE}
+
+
+def ragged(rng, n):
+    """Segments of every length, some of them empty."""
+    ends = np.sort(rng.integers(0, n + 1, 300))
+    ends[100:103] = ends[100]
+    return np.diff([0, *ends, n])
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_blocks(name, rng):
+    which, options, dtype, f, shape = WALKS[name]
+    op = cases.BY_NAME[which]
+    options = dict(exclusive=False, reverse=False) | options
+    dtypes = (cases.dtype_of(dtype),) * (2 if which == "linear_recurrence" else 1)
+    fold = Fold(MONOIDS[which], options["reverse"], options["exclusive"], dtypes, interpreted=True)
+    kind, plan, run = ((Flat, pallas_tpu.flat_plan, pallas_tpu.flat_scan) if f == 1 else
+                       (Columns, pallas_tpu.columns_plan, pallas_tpu.columns_scan))  # fmt: skip
+    walk = pallas_tpu.walk_of(fold, 1 << 22, f)
+    if shape is not None:
+        walk = kind(fold, Words(4 // dtypes[0].itemsize, packed=True), **shape)
+    block = walk.values if f == 1 else walk.rows
+    n = 3 * block - 8 * 128 * (4 // dtypes[0].itemsize) if f == 1 else 3 * block - 1
+
+    @jax.jit
+    def scan(values, offsets, n_live):
+        bits = reset_bits(head_bits(offsets, n), n_live, fold.reverse)
+        return run(walk, values, plan(walk, bits, n), n_live)
+
+    edges = [block - 1, 1, block, 1] if shape is not None else [block - 1]
+    for lengths in ([n], [*edges, n - sum(edges)], ragged(rng, n), [1], [block], [block - 1], [block + 1], []):
+        if name.endswith("as it is") and len(lengths) == 1 and lengths[0] < n:
+            continue
+        offsets = jnp.asarray(np.pad(np.cumsum([0, *lengths]), (0, 302 - len(lengths)), mode="edge"), jnp.int32)
+        operands = [x.copy() for x in op.draw(rng, dtype, (n, f))]
+        if dtypes[0].kind not in "iu" and len(lengths) > 2:  # what must stay in its segment
+            odd = [np.nan] if which == "linear_recurrence" else [np.nan, np.inf, -np.inf]  # a regrouped product makes NaN of inf
+            operands[0][rng.integers(0, sum(lengths), 9)] = rng.choice(odd, (9, 1))
+        for x in operands:
+            x[sum(lengths) :] = cases.poison(x.dtype)
+        values = [jnp.asarray(x) for x in (operands[::-1] if which == "linear_recurrence" else operands)]
+        got = scan(values, offsets, offsets[-1])
+        given = options if which != "linear_recurrence" else dict(reverse=options["reverse"])
+        want, size = cases.expected(op, given, operands, lengths, n, got.dtype)
+        cases.assert_close(got, want, size)
+
+
+# Derivatives and batches ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "linear_recurrence", "sum", "prod", "max", "softmax"])
+def test_derivatives(name, rng):
+    """Those of the loop, to second order: machines share their rules, and here the verbs of derivatives run on this one too."""
+    op = cases.BY_NAME[name]
+    operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (40,))]
+    segments = cases.segments_of([3, 0, 9, 1, 20])
+
+    def loss(walk):
+        def of(*x):
+            y = op.run(x, segments, walk, 40)
+            return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(y), y, jnp.zeros_like(y))))
+
+        return of
+
+    def slopes(walk):
+        one = jax.grad(loss(walk), argnums=tuple(range(len(operands))))
+        return jax.jit(lambda *x: jax.jvp(one, x, tuple(map(jnp.cos, x))))(*operands)
+
+    with pltpu.force_tpu_interpret_mode(FASTER):
+        got = jax.tree.leaves(slopes("pallas_tpu"))
+    for ours, by_loops in zip(got, jax.tree.leaves(slopes("loop")), strict=True):
+        np.testing.assert_allclose(ours, by_loops, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "linear_recurrence", "max"])
+def test_vmap(name, rng):
+    op, layouts = cases.BY_NAME[name], jnp.asarray([[0, 3, 3, 10, 18], [0, 0, 5, 5, 21], [0, 0, 0, 0, 0]], jnp.int32)
+    operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (3, 21))]
+    of = lambda walk: lambda x, o: op.run(x, sk.Segments.from_offsets(o), walk, 21)
+    for axes, offsets in (((0, 0), layouts), ((0, None), layouts[0])):
+        want = jax.vmap(of("loop"), axes)(operands, offsets)
+        np.testing.assert_allclose(jax.jit(jax.vmap(of("pallas_tpu"), axes))(operands, offsets), want, rtol=1e-5, atol=1e-5)
+
+
+# One compile; and what the interpreter would have said ---------------------------------------------------------------
+
+
+def test_one_compile_for_every_layout_of_a_capacity(counter, rng):
+    f = jax.jit(lambda x, s: sk.segmented_cumsum(x, s, implementation="pallas_tpu"))
+    for lengths in ([5, 9], [1, 0], [2048, 0]):
+        f(jnp.ones(2048), sk.Segments.from_offsets(jnp.asarray(np.cumsum([0, *lengths]), jnp.int32))).block_until_ready()
+        counts = counter.compiles
+        counter.reset()
+    assert counts == 0
+
+
+def test_a_race_is_seen():
+    """A kernel that reads what a copy has not brought yet."""
+
+    def kernel(x_ref, out_ref, here_ref, done):
+        copy = pltpu.make_async_copy(x_ref, here_ref, done)
+        copy.start()
+        out_ref[...] = here_ref[...]
+        copy.wait()
+
+    shape = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    run = pl.pallas_call(kernel, in_specs=[pl.BlockSpec(memory_space=pl.ANY)], out_shape=shape,
+                         scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA])  # fmt: skip
+    try:
+        run(jnp.ones((8, 128))).block_until_ready()
+        seen = raced()
+    except Exception as error:  # noqa: BLE001 - whatever this JAX raises
+        seen = "race" in str(error).lower()
+    assert seen
+    pltpu.reset_tpu_interpret_mode_state()
+    interpreter.races = None
+
+
+def test_a_read_out_of_bounds_is_seen():
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[pl.ds(pl.program_id(0) + 4, 8), :]
+
+    spec, shape = pl.BlockSpec((8, 128), lambda i: (0, 0)), jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    run = pl.pallas_call(kernel, grid=(1,), in_specs=[spec], out_specs=spec, out_shape=shape)
+    with pytest.raises(Exception, match="(?i)out.of.bounds"):
+        run(jnp.ones((8, 128))).block_until_ready()
