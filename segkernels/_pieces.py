@@ -1,6 +1,7 @@
 """What the bodies of operations are made of: the verbs over any number of feature axes, and steps that several share."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from segkernels import _verbs
@@ -11,7 +12,9 @@ from segkernels._segments import only_live
 def scan(monoid, parts, segments, *, exclusive, reverse, choice):
     """The monoid along each segment, in the shape of the last part; dead rows 0."""
     *_, values = parts
-    heads, n_live = segments.head_bits(values.shape[0]), jnp.asarray(segments.offsets[-1])
+    n, offsets = values.shape[0], segments.offsets
+    known = segments.is_prepared(n) or isinstance(offsets, np.ndarray)
+    heads, n_live = segments.head_bits(n) if known else _verbs.heads(offsets, n), jnp.asarray(offsets[-1])
     (out,) = _verbs.scan(tuple(map(_verbs.columns, parts)), heads, n_live, monoid=monoid, exclusive=exclusive,
                          reverse=reverse, choice=choice)  # fmt: skip
     return out.reshape(values.shape)

@@ -21,8 +21,8 @@ from jax.interpreters import ad, batching
 
 from segkernels import _check, _verbs
 from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL, attains, itself, wide
-from segkernels._segments import head_bits, live_flags, moved, only_live, start_flags
-from segkernels._verbs import reduce_p, scan_p, softmax_p, spread_p
+from segkernels._segments import live_flags, moved, only_live, start_flags
+from segkernels._verbs import heads_p, reduce_p, scan_p, softmax_p, spread_p
 
 # Scans ---------------------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ def _scan_transpose(cotangents, *operands, monoid, reverse, exclusive, choice):
 def _product_tangent(x, dx, y, offsets, total, choice):
     """Each row counts the product of all others, without dividing."""
     del y
-    walk = _Walk(x.shape[0], head_bits(offsets, x.shape[0]), jnp.asarray(offsets[-1]), False, choice)
+    walk = _Walk(x.shape[0], _verbs.heads(offsets, x.shape[0]), jnp.asarray(offsets[-1]), False, choice)
     back = dataclasses.replace(walk, reverse=True)
     return total(walk.scan(MUL, x, exclusive=True) * back.scan(MUL, x, exclusive=True) * dx)
 
@@ -283,17 +283,26 @@ def _batching(primitive, layout, join):
     batching.primitive_batchers[primitive] = rule
 
 
+def _dead_heads(n_live, words):
+    """The bit of the first dead row of each member, ``[b, words]``: once joined, a member is whole words with a head there."""
+    bit = jnp.uint32(1) << (n_live & 31).astype(jnp.uint32)
+    return jnp.where(jnp.arange(words, dtype=n_live.dtype)[None] == (n_live >> 5)[:, None], bit[:, None], jnp.uint32(0))
+
+
+def _join_heads(offsets, *, n):
+    words = (n + 31) // 32
+    offsets = jnp.clip(offsets, 0, n)
+    bits = _verbs.heads(_joined_offsets("scan", offsets, 32 * words), 32 * words * offsets.shape[0])
+    return [bits.reshape(-1, words) & ~_dead_heads(offsets[:, -1], words)]
+
+
 def _join_scans(*operands, **params):
     *values, heads, n_live = operands
     (b, n, _), words = values[0].shape, heads.shape[1]
     n_live = jnp.clip(n_live, 0, n)
-    # Whole words a member, and a head where its dead rows begin.
-    word = jnp.arange(words, dtype=n_live.dtype)[None]
-    bit = jnp.uint32(1) << (n_live & 31).astype(jnp.uint32)
-    dead = jnp.where(word == (n_live >> 5)[:, None], bit[:, None], jnp.uint32(0))
     total = _total_rows("scan", b, 32 * words, n_live.dtype)
     values = [_pad_rows(x, 32 * words).reshape(total, x.shape[2]) for x in _cleared(values, n_live)]
-    out = scan_p.bind(*values, (heads | dead).reshape(-1), jnp.asarray(total, n_live.dtype), **params)
+    out = scan_p.bind(*values, (heads | _dead_heads(n_live, words)).reshape(-1), jnp.asarray(total, n_live.dtype), **params)
     return _cleared([y.reshape(b, 32 * words, y.shape[1])[:, :n] for y in out], n_live)
 
 
@@ -336,7 +345,6 @@ def _join_softmaxes(values, offsets, **params):
     return _cleared([out.reshape(b, n, f)], offsets[:, -1])
 
 
-_batching(scan_p, 2, _join_scans)
-_batching(reduce_p, 1, _join_reductions)
-_batching(spread_p, 1, _join_spreads)
-_batching(softmax_p, 1, _join_softmaxes)
+for _primitive, _layout, _join in ((heads_p, 1, _join_heads), (scan_p, 2, _join_scans), (reduce_p, 1, _join_reductions),
+                                   (spread_p, 1, _join_spreads), (softmax_p, 1, _join_softmaxes)):  # fmt: skip
+    _batching(_primitive, _layout, _join)

@@ -198,8 +198,11 @@ class Segments:
 
     def head_bits(self, n):
         """The head bits for `n` rows: the prepared ones, or made here."""
-        fit = self.heads is not None and self.heads.shape == ((n + 31) // 32,)
-        return self.heads if fit else head_bits(self.offsets, n)
+        return self.heads if self.is_prepared(n) else head_bits(self.offsets, n)
+
+    def is_prepared(self, n):
+        """Whether there are head bits for `n` rows."""
+        return self.heads is not None and self.heads.shape == ((n + 31) // 32,)
 
     def tree_flatten_with_keys(self):
         key = jax.tree_util.GetAttrKey

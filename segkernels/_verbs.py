@@ -5,6 +5,8 @@
 * ``spread(per_segment, offsets)``: repeat one row a segment over its rows.
 * ``softmax(values, offsets)``: what is made of the others, but by some machines in one pass.
 
+and, of the layout alone, ``heads(offsets)``: its head bits, as the platform makes them best, whatever machine takes them.
+
 All see values ``[n, f]``. Their derivative and batching rules are in `_rules`.
 """
 
@@ -12,11 +14,13 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from segkernels import _compat, _select
+from segkernels import _compat, _segments, _select
 from segkernels._algebra import itself, made
+from segkernels.kernels import pallas_tpu_heads
 
 ShapedArray = jax.core.ShapedArray
 
@@ -56,6 +60,12 @@ def softmax(values, offsets, *, logarithm, choice):
     return out
 
 
+def heads(offsets, n):
+    """One bit a row, set at the first row of each non-empty segment: see `_segments.head_bits`."""
+    (out,) = heads_p.bind(offsets, n=n)
+    return out
+
+
 # Shapes and lowering -------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +91,7 @@ def _verb(name, shapes, run):
 def _trace(shapes, run, *avals, **params):
     """The shapes of the results, and the effects: none, but JAX's interpreter of TPU kernels orders what it does."""
     effects = frozenset()
-    if _compat.tpu_interpreter() and params["choice"].config.implementation == "pallas_tpu":
+    if _compat.tpu_interpreter() and "choice" in params and params["choice"].config.implementation == "pallas_tpu":
         effects = jax.make_jaxpr(functools.partial(run, where=("cpu", False), **params))(*avals).effects
     return [_compat.varying_like(aval, avals[0]) for aval in shapes(*avals, **params)], effects
 
@@ -169,6 +179,18 @@ def _softmax_run(values, offsets, *, where, **params):
     return [kernels.softmax(values, offsets, **params)]
 
 
+def _heads_shapes(offsets, *, n):
+    del offsets
+    return [ShapedArray(((n + 31) // 32,), jnp.uint32)]
+
+
+def _heads_run(offsets, *, where, n):
+    platform, _ = where
+    sizes = isinstance(n, int) and isinstance(offsets.shape[0], int) and min(n, offsets.shape[0] - 1) > 0
+    return [(pallas_tpu_heads if platform == "tpu" and sizes and n < 1 << 30 else _segments).head_bits(offsets, n)]
+
+
+heads_p = _verb("heads", _heads_shapes, _heads_run)
 scan_p = _verb("scan", _scan_shapes, _scan_run)
 reduce_p = _verb("reduce", _reduce_shapes, _reduce_run)
 spread_p = _verb("spread", _spread_shapes, _spread_run)

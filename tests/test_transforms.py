@@ -191,8 +191,9 @@ def test_prepared_layouts_pass_through_everything(rng):
     several = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[segments] * 4)
     np.testing.assert_array_equal(jax.vmap(sk.segmented_cumsum)(x, several), want)
     traced = jax.make_jaxpr(lambda x, s: sk.segmented_cumsum(x, s))(x[0], segments)
-    assert "scatter" not in str(traced)
-    assert "scatter" in str(jax.make_jaxpr(lambda x, s: sk.segmented_cumsum(x, s))(x[0], sk.Segments._make(segments.offsets)))
+    assert "segmented_heads" not in str(traced)
+    unprepared = sk.Segments._make(segments.offsets)
+    assert "segmented_heads" in str(jax.make_jaxpr(lambda x, s: sk.segmented_cumsum(x, s))(x[0], unprepared))
 
 
 def test_ragged_passes_through_jit_scan_and_vmap():

@@ -18,6 +18,7 @@ from segkernels import _compat
 from segkernels._algebra import itself, made
 from segkernels._segments import reset_bits, row_flags
 from segkernels.kernels import scanned
+from segkernels.kernels.pallas_tpu_heads import head_bits
 from segkernels.kernels.pallas_tpu_walk import LANES, SUBLANES, Columns, Flat, Fold
 from segkernels.kernels.pallas_tpu_words import Words
 
@@ -68,7 +69,8 @@ def reduce(values, per_segment, offsets, *, monoid, of, config):
     offsets = jnp.clip(offsets, 0, n)
     if of is not itself:
         values = scanned.rows(functools.partial(spread, config=config), values, per_segment, offsets, of)
-    return scanned.reduce(functools.partial(scan, reverse=False, exclusive=False, config=config), values, offsets, monoid=monoid)
+    forward = functools.partial(scan, reverse=False, exclusive=False, config=config)
+    return scanned.reduce(forward, values, head_bits(offsets, n), offsets, monoid=monoid)
 
 
 def spread(per_segment, offsets, *, n, config):
@@ -76,8 +78,9 @@ def spread(per_segment, offsets, *, n, config):
     s, f = per_segment.shape
     if 0 in (n, s, f):
         return jnp.zeros((n, f), per_segment.dtype)
+    offsets = jnp.clip(offsets, 0, n)
     forward = functools.partial(scan, reverse=False, exclusive=False, config=config)
-    return scanned.spread(forward, per_segment, jnp.clip(offsets, 0, n), n=n)
+    return scanned.spread(forward, per_segment, head_bits(offsets, n), offsets, n=n)
 
 
 def softmax(values, offsets, *, logarithm, config):

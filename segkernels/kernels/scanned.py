@@ -2,19 +2,19 @@
 
 `scan`, `reduce` and `spread` are those of the machine, with its `Config` bound: ``scan(values, heads, n_live, monoid=...)``,
 ``reduce(values, per_segment, offsets, monoid=..., of=...)``, ``spread(per_segment, offsets, n=...)``. Offsets are within the
-rows, and neither rows, segments nor features are none.
+rows, `heads` are their bits, and neither rows, segments nor features are none.
 """
 
 import jax.numpy as jnp
 from jax import lax
 
 from segkernels._algebra import ADD, FIRST, MAX, itself, power
-from segkernels._segments import head_bits, only_live
+from segkernels._segments import only_live
 
 
-def reduce(scan, values, offsets, *, monoid):
+def reduce(scan, values, heads, offsets, *, monoid):
     """The last row of each segment of a scan, ``[s, f]`` for each part that the monoid gives."""
-    scanned = scan(values, head_bits(offsets, values[0].shape[0]), offsets[-1], monoid=monoid)
+    scanned = scan(values, heads, offsets[-1], monoid=monoid)
     empty = (offsets[1:] == offsets[:-1])[:, None]
     last = jnp.maximum(offsets[1:] - 1, 0)
     # The barrier: see `Ragged.to_padded`.
@@ -30,11 +30,11 @@ def rows(spread, values, per_segment, offsets, of):
     return of(values, tuple(per_segment), row - starts)
 
 
-def spread(scan, per_segment, offsets, *, n):
+def spread(scan, per_segment, heads, offsets, *, n):
     """Each row of ``[s, f]`` put at the head of its segment and carried on: ``[n, f]``, dead rows zero."""
     starts = jnp.where(offsets[1:] > offsets[:-1], offsets[:-1], n)
     at_heads = jnp.zeros((n, per_segment.shape[1]), per_segment.dtype).at[starts].set(per_segment, mode="drop")
-    (out,) = scan((at_heads,), head_bits(offsets, n), offsets[-1], monoid=FIRST)
+    (out,) = scan((at_heads,), heads, offsets[-1], monoid=FIRST)
     return out
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from segkernels._algebra import itself, made, wide
-from segkernels._segments import reset_bits, row_flags
+from segkernels._segments import head_bits, reset_bits, row_flags
 from segkernels.kernels import scanned, xla_loop
 from segkernels.kernels.xla_loop import slice_rows, update_rows
 
@@ -84,8 +84,10 @@ def reduce(values, per_segment, offsets, *, monoid, of, config):
     else:
         if of is not itself:
             values = scanned.rows(functools.partial(spread, config=config), values, per_segment, offsets, of)
-        walk = _reduce_by_ids if config.walk == "segment_sum" else functools.partial(scanned.reduce, _FORWARD)
-        out = walk(_widened(values), offsets, monoid=monoid)
+        if config.walk == "segment_sum":
+            out = _reduce_by_ids(_widened(values), offsets, monoid)
+        else:
+            out = scanned.reduce(_FORWARD, _widened(values), head_bits(offsets, n), offsets, monoid=monoid)
     return tuple(y.astype(x.dtype) for y, x in zip(out, values[monoid.gives])) if of is itself else out
 
 
@@ -98,7 +100,7 @@ def spread(per_segment, offsets, *, n, config):
     if config.walk == "loop" and isinstance(n, int) and isinstance(s, int) and n >= _LONG * s:
         return xla_loop.spread(per_segment, offsets, n)
     forward = functools.partial(scan, reverse=False, exclusive=False, config=config)
-    return scanned.spread(forward, per_segment, offsets, n=n)
+    return scanned.spread(forward, per_segment, head_bits(offsets, n), offsets, n=n)
 
 
 def softmax(values, offsets, *, logarithm, config):
@@ -153,7 +155,7 @@ def _scan_associative(values, heads, n, *, monoid, reverse, exclusive):
 _FORWARD = functools.partial(_scan_associative, reverse=False, exclusive=False)
 
 
-def _reduce_by_ids(values, offsets, *, monoid):
+def _reduce_by_ids(values, offsets, monoid):
     n, s = values[0].shape[0], offsets.shape[0] - 1
     ids = jnp.cumsum(jnp.zeros(n, offsets.dtype).at[offsets[1:]].add(1, mode="drop"))
     return tuple(monoid.segment(x, ids, s, indices_are_sorted=True) for x in values)
