@@ -6,9 +6,13 @@ What is compiled is what runs on a chip: layouts, vector memory, schedule. Nothi
 import itertools
 import re
 
+import cases
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import segkernels as sk
 from bench import ahead
 
 pytestmark = pytest.mark.ahead
@@ -57,3 +61,32 @@ def test_one_kernel_and_nothing_around_it(row):
     assert text.count('custom_call_target="tpu_custom_call"') == 1
     assert large(text, n * row["f"]) <= {"parameter", "custom-call", "bitcast"}
     assert compiled.memory_analysis().temp_size_in_bytes == 0
+
+
+PLAIN = ("segmented_associative_scan", "segmented_sort", "segmented_argsort", "segmented_first", "segmented_last")  # of no kernel
+N = 5000  # no multiple of anything
+
+
+@pytest.mark.parametrize(("row", "x64"), [
+    *cases.params([row for row in cases.FIRST_ROWS if row[0].name not in PLAIN], [False]),
+    *cases.params(cases.BROAD_ROWS, [True]),
+])  # fmt: skip
+def test_whole_calls(row, x64, rng):
+    """Every operation with its gradient, from traced offsets on, and with 64-bit integers about."""
+    op, options, _ = row
+    operands = op.draw(rng, "float32", (4 if op.kind == "spread" else N,))
+    numbers = [x for x in operands if x.dtype == np.float32]
+
+    def call(offsets, *x):
+        x = (*x, *operands[len(x) :])
+        return op.call(op.function, [jnp.asarray(v) for v in x], sk.Segments.from_offsets(offsets), **options,
+                       **(dict(size=N) if op.kind == "spread" else {}))  # fmt: skip
+
+    def slopes(offsets, *x):
+        return jax.grad(lambda *x: jnp.sum(jnp.sin(call(offsets, *x))), argnums=tuple(range(len(x))))(*x)
+
+    with jax.enable_x64(x64):
+        shapes = [jax.ShapeDtypeStruct((5,), jnp.int64 if x64 else jnp.int32)]
+        shapes += [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in numbers]
+        text = ahead.lowered(slopes if op.smooth else call, shapes, "v5e").compile().as_text()
+    assert text.count('custom_call_target="tpu_custom_call"') >= 1

@@ -1,6 +1,7 @@
 """Which machine serves, what an explicit choice may do, and what `explain` says."""
 
 import re
+import types
 
 import cases
 import jax
@@ -45,6 +46,13 @@ def test_what_the_tpu_kernel_leaves_to_xla(dtype, monoid, rows, reason):
     machine, config = _select.choose(asked, "tpu")
     assert (machine.name, config.walk) == ("xla", "associative")
     assert re.search(reason, "\n".join(_select.explanation(asked, "tpu")))
+
+
+def test_chips_with_little_memory_are_left_to_xla(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    for kind, name in (("TPU v4", "xla"), ("TPU v5 lite", "pallas_tpu"), ("TPU v6 lite", "pallas_tpu")):
+        monkeypatch.setattr(jax, "devices", lambda kind=kind: [types.SimpleNamespace(device_kind=kind)])
+        assert _select.choose(call(), "tpu")[0].name == name
 
 
 @pytest.mark.parametrize("name", ["pallas_tpu", "pallas_gpu"])

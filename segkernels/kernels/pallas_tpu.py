@@ -24,7 +24,8 @@ from segkernels.kernels.pallas_tpu_words import Words
 
 _DTYPES = ("float32", "bfloat16", "int32", "uint32", "int16", "uint16", "int8", "uint8")
 _WIDENED = ("float16", "bool")  # outside of the kernel, which costs a pass of its own
-_VMEM = 48 << 20  # of v5e, v5p and v6e (128 MiB, 95 MiB) and tpu7x (64 MiB); v4 and before have too little
+_VMEM = 48 << 20  # bytes of vector memory that a kernel may take: v5e, v5p, v6e and tpu7x have 64 MiB and more
+_SMALL = ("TPU v2", "TPU v3", "TPU v4")
 
 
 def unsupported(call) -> str | None:
@@ -34,6 +35,9 @@ def unsupported(call) -> str | None:
         return f"it takes {', '.join(_DTYPES)} and, widened before, {' and '.join(_WIDENED)}, not {' and '.join(others)}"
     if call.monoid and call.monoid.order and any(x.dtype == np.uint32 for x in call.operands):
         return "it does not order uint32"
+    kind = jax.devices()[0].device_kind if jax.default_backend() == "tpu" else ""
+    if kind.startswith(_SMALL):
+        return f"{kind} has too little vector memory for its blocks"
     sizes = [size for x in call.operands for size in x.shape]
     if not all(isinstance(size, int) for size in sizes):
         return "it takes no symbolic sizes"
@@ -55,7 +59,9 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive, config, donate=Fa
     if walk.words.per_word == 1:
         values = [_held(x, dtype) for x, dtype in zip(values, fold.held)]
     plan, run = FLAT if f == 1 else COLUMNS
-    out = run(walk, values, plan(walk, reset_bits(heads, n_live, reverse), n), n_live)
+    bits = reset_bits(heads, n_live, reverse)
+    with jax.enable_x64(False):  # Mosaic has no 64-bit integers, which literals would be
+        out = run(walk, values, plan(walk, bits, n), n_live)
     return (lax.bitcast_convert_type(out, given.dtype) if given.dtype == np.uint32 else out.astype(given.dtype),)
 
 
@@ -228,6 +234,5 @@ def _clear(words, ref, first, flat):
             ones = (1 << 32 // per_word) - 1
             masks = [jnp.where(k, np.uint32(ones << h * 32 // per_word).astype(np.int32), 0) for h, k in enumerate(keep)]
             ref[at, :] = x & functools.reduce(jnp.bitwise_or, masks)
-        return 0
 
-    lax.fori_loop(np.int32(0), np.int32(rows // SUBLANES), visit, 0)
+    lax.fori_loop(0, rows // SUBLANES, visit, None)

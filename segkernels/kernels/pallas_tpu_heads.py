@@ -20,7 +20,12 @@ _ROWS = 16  # of 128 starts in a tile
 def head_bits(offsets, n, interpret=False):
     """As `_segments.head_bits` of offsets on a device; neither rows nor segments are none."""
     offsets = jnp.clip(offsets, 0, n)
-    starts = jnp.where(offsets[1:] > offsets[:-1], offsets[:-1], -1).astype(jnp.int32)
+    with jax.enable_x64(False):  # Mosaic has no 64-bit integers, which literals would be
+        return _head_bits(offsets.astype(jnp.int32), n, interpret)
+
+
+def _head_bits(offsets, n, interpret):
+    starts = jnp.where(offsets[1:] > offsets[:-1], offsets[:-1], -1)
     tiles = max(1, -(-starts.shape[0] // (_ROWS * _SIDE)))
     starts = jnp.pad(starts, (0, tiles * _ROWS * _SIDE - starts.shape[0]), constant_values=-1)
     blocks = -(-n // _BLOCK)
@@ -48,7 +53,7 @@ def _steps(offsets, blocks, tiles):
     A block takes the tiles that hold starts of it, one at least, which are no more than ``blocks + tiles`` in all.
     """
     size = _ROWS * _SIDE
-    edges = jnp.searchsorted(offsets[:-1], jnp.arange(blocks + 1, dtype=offsets.dtype) * _BLOCK).astype(jnp.int32)
+    edges = jnp.searchsorted(offsets[:-1], jnp.arange(blocks + 1, dtype=jnp.int32) * _BLOCK).astype(jnp.int32)
     low = edges[:-1] // size
     count = jnp.maximum((edges[1:] + size - 1) // size - low, 1)
     end = jnp.cumsum(count, dtype=jnp.int32)

@@ -102,7 +102,7 @@ class Fold:
     def loop(self, start, count, step, state):
         """``step(number, state)`` for the numbers below `count` in scan order, from the `start`-th one on."""
         at = lambda i: count - 1 - i if self.reverse else i
-        return lax.fori_loop(np.int32(start), np.int32(count), lambda i, s: step(at(i), s), state, unroll=not self.interpreted)
+        return lax.fori_loop(start, count, lambda i, s: step(at(i), s), state, unroll=not self.interpreted)
 
     def last_start(self, bits):
         """The bit of the last row of a group that starts a fold, in scan order; past all of them if there is none."""
