@@ -138,7 +138,14 @@ def test_blocks(name, rng):
         check_blocks(name, rng)
 
 
-def check_blocks(name, rng):
+@pytest.mark.parametrize("name", ["sum", "exclusive maximum, reverse", "maximum of narrow columns, reverse"])
+def test_blocks_as_plain_jax(name, rng):
+    """Under the other interpreter, which makes JAX of a kernel and runs it compiled."""
+    with pltpu.force_tpu_interpret_mode(None):
+        check_blocks(name, rng, interpret=True)
+
+
+def check_blocks(name, rng, **how):
     which, options, dtype, f, shape = WALKS[name]
     op = cases.BY_NAME[which]
     options = dict(exclusive=False, reverse=False) | options
@@ -155,7 +162,7 @@ def check_blocks(name, rng):
     @jax.jit
     def scan(values, offsets, n_live):
         bits = reset_bits(head_bits(offsets, n), n_live, fold.reverse)
-        return run(walk, values, plan(walk, bits, n), n_live)
+        return run(walk, values, plan(walk, bits, n), n_live, **how)
 
     edges = [block - 1, 1, block, 1] if shape is not None else [block - 1]
     for lengths in ([n], [*edges, n - sum(edges)], ragged(rng, n), [1], [block], [block - 1], [block + 1], []):
@@ -183,6 +190,12 @@ def test_heads(n, rng):
         offsets = np.pad(offsets, (0, 5002 - len(offsets)), mode="edge")
         got = jax.jit(pallas_tpu_heads.head_bits, static_argnums=1)(jnp.asarray(offsets), n)
         np.testing.assert_array_equal(got, head_bits(offsets, n))
+
+
+def test_heads_of_more_tiles_than_scalar_memory_holds(monkeypatch):
+    monkeypatch.setattr(pallas_tpu_heads, "_STEPS", 1)
+    traced = jax.make_jaxpr(lambda offsets: pallas_tpu_heads.head_bits(offsets, 100))(jnp.asarray([0, 3, 100]))
+    assert "scatter" in str(traced) and "pallas_call" not in str(traced)
 
 
 # Derivatives and batches ---------------------------------------------------------------------------------------------

@@ -12,19 +12,24 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from segkernels import _segments
+
 _SIDE = 128
 _BLOCK = 32 * _SIDE * _SIDE  # rows of the layout whose bits are a block
 _ROWS = 16  # of 128 starts in a tile
+_STEPS = 1 << 16  # of the grid, for which scalar memory holds three numbers each
 
 
-def head_bits(offsets, n, interpret=False):
+def head_bits(offsets, n):
     """As `_segments.head_bits` of offsets on a device; neither rows nor segments are none."""
     offsets = jnp.clip(offsets, 0, n)
+    if -(-n // _BLOCK) + -(-offsets.shape[0] // (_ROWS * _SIDE)) > _STEPS:
+        return _segments.head_bits(offsets, n)
     with jax.enable_x64(False):  # Mosaic has no 64-bit integers, which literals would be
-        return _head_bits(offsets.astype(jnp.int32), n, interpret)
+        return _head_bits(offsets.astype(jnp.int32), n)
 
 
-def _head_bits(offsets, n, interpret):
+def _head_bits(offsets, n):
     starts = jnp.where(offsets[1:] > offsets[:-1], offsets[:-1], -1)
     tiles = max(1, -(-starts.shape[0] // (_ROWS * _SIDE)))
     starts = jnp.pad(starts, (0, tiles * _ROWS * _SIDE - starts.shape[0]), constant_values=-1)
@@ -41,7 +46,6 @@ def _head_bits(offsets, n, interpret):
         ),
         out_shape=jax.ShapeDtypeStruct((blocks * _SIDE, _SIDE), jnp.int32),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
-        interpret=interpret,
         name="segkernels_heads",
     )(block, tile, first, starts.reshape(-1, _SIDE))
     return lax.bitcast_convert_type(bits.reshape(-1)[: (n + 31) // 32], jnp.uint32)
