@@ -92,27 +92,26 @@ def measured(chip, dump):
 
 def _cycles(dump):
     """The estimate for the kernel compiled last, or None where there is none."""
-    (profile,) = [*_taken(dump / "cycles", "*segkernels*")] or [None]
-    return profile and max(map(int, re.findall(r"estimated_cycles: (\d+)", profile)))
+    profiles = _taken(dump / "cycles")
+    return max(int(n) for text in profiles.values() for n in re.findall(r"estimated_cycles: (\d+)", text)) if profiles else None
 
 
 def _bundles(dump):
     """The instructions of the kernel compiled last, and the registers it spills."""
-    files = {path: path.read_text() for path in sorted((dump / "code").glob("*segkernels*"))}
-    code = [text for path, text in files.items() if path.name.endswith("final_bundles.txt")]
-    use = [text for path, text in files.items() if "final_hlo-static-per-bundle-utilization" in path.name]
-    for path in (dump / "code").glob("*"):
-        path.unlink()
+    files = _taken(dump / "code")
+    code = [text for name, text in files.items() if name.endswith("final_bundles.txt")]
+    use = [text for name, text in files.items() if "final_hlo-static-per-bundle-utilization" in name]
     bundles = len(re.findall(r"^\s*0(?:x[0-9a-f]+)?\s+(?:[A-Z]{2})?\s*:", code[-1], re.M))
     spills = sum(int(line.split()[8]) for line in use[-1].splitlines() if re.fullmatch(r"\s*(\d+\s+){9}\d+\s*", line))
     return bundles, spills
 
 
-def _taken(folder, pattern):
-    for path in folder.glob(pattern):
-        yield path.read_text()
+def _taken(folder):
+    """What was written into a folder about the kernel compiled last, by name; the folder is empty then."""
+    texts = {path.name: path.read_text() for path in sorted(folder.glob("*segkernels*"))}
     for path in folder.glob("*"):
         path.unlink()
+    return texts
 
 
 def _bound(variant, chip):

@@ -85,6 +85,12 @@ def made(of, values, per_segment, offsets):
     return jax.eval_shape(of, tuple(map(row, values)), tuple(map(row, per_segment)), position)
 
 
+def of_nothing(monoid, of, values, per_segment, offsets):
+    """What a reduction gives where no segment has a row: its identity, ``[s, f]`` for each part of the result."""
+    identity = monoid.identity_of(made(of, values, per_segment, offsets))
+    return tuple(jnp.full((offsets.shape[0] - 1, values[0].shape[1]), e) for e in identity[monoid.gives])
+
+
 def lowest(dtype):
     """The least number of a dtype: what a maximum of nothing is."""
     return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else False if dtype.kind == "b" else jnp.iinfo(dtype).min

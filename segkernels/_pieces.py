@@ -12,12 +12,17 @@ from segkernels._segments import only_live
 def scan(monoid, parts, segments, *, exclusive, reverse, choice):
     """The monoid along each segment, in the shape of the last part; dead rows 0."""
     *_, values = parts
-    n, offsets = values.shape[0], segments.offsets
-    known = segments.is_prepared(n) or isinstance(offsets, np.ndarray)
-    heads, n_live = segments.head_bits(n) if known else _verbs.heads(offsets, n), jnp.asarray(offsets[-1])
-    (out,) = _verbs.scan(tuple(map(_verbs.columns, parts)), heads, n_live, monoid=monoid, exclusive=exclusive,
+    bits, n_live = heads(segments, values.shape[0]), jnp.asarray(segments.offsets[-1])
+    (out,) = _verbs.scan(tuple(map(_verbs.columns, parts)), bits, n_live, monoid=monoid, exclusive=exclusive,
                          reverse=reverse, choice=choice)  # fmt: skip
     return out.reshape(values.shape)
+
+
+def heads(segments, n):
+    """The head bits for `n` rows: those at hand, or made where the call runs."""
+    if segments.is_prepared(n) or isinstance(segments.offsets, np.ndarray):
+        return segments.head_bits(n)
+    return _verbs.heads(segments.offsets, n)
 
 
 def reduce(monoid, values, segments, *, choice, of=itself, per_segment=()):

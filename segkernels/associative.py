@@ -104,7 +104,7 @@ def _scan(lead, segments, *, fn, tree, names, identities, exclusive, reverse, ch
     flat = _on_leaves(choice.call, fn, tree, parts)
     if n == 0:
         return tuple(parts)
-    resets = start_flags(segments.head_bits(n), n_live, n, reverse)
+    resets = start_flags(_pieces.heads(segments, n), n_live, n, reverse)
 
     def join(earlier, reset, later):
         """`fn` where no segment starts. There it gets stand-ins without a gradient, which could be infinite, and is dropped."""

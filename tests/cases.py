@@ -186,6 +186,11 @@ BROAD_ROWS = [row for row in FIRST_ROWS if row[0].broad]
 THIN_ROWS = [row for row in OP_ROWS if row[2] == "loop" or (row[0].broad and row[1] is row[0].options[0])]
 
 
+# Those that look rows up, sort, or run a function of the user's: plain JAX, with no kernel of ours to choose.
+PLAIN = ("segmented_first", "segmented_last", "segmented_associative_scan")
+OF_NO_KERNEL = (*PLAIN, "segmented_sort", "segmented_argsort")
+
+
 # Tiers: what is fast, and what `-m slow` runs -------------------------------------------------------------------------
 
 
@@ -310,6 +315,17 @@ def assert_close(got, want, size):
     with np.errstate(invalid="ignore"):
         excess = np.abs(got - want) - (BOUND * accumulated * size + one_rounding * np.abs(want) + float(jnp.finfo(dtype).tiny))
     assert np.all(excess[finite] <= 0), np.max(excess[finite])
+
+
+def check(row, operands, lengths, num_segments=None, n=ROWS):
+    """An operation on flat operands against its oracle."""
+    op, options, walk = row
+    got = op.run([jnp.asarray(x) for x in operands], segments_of(lengths, num_segments), walk, n, **options)
+    dtype = result_dtype(op, operands[0])
+    assert got.dtype == dtype
+    missing = got.shape[0] - len(lengths) if op.kind == "reduce" else 0
+    want, size = expected(op, options, operands, [*lengths, *[0] * missing], n, dtype)
+    assert_close(got, want, size)
 
 
 def scope(dtype):

@@ -63,12 +63,11 @@ def test_one_kernel_and_nothing_around_it(row):
     assert compiled.memory_analysis().temp_size_in_bytes == 0
 
 
-PLAIN = ("segmented_associative_scan", "segmented_sort", "segmented_argsort", "segmented_first", "segmented_last")  # of no kernel
 N = 5000  # no multiple of anything
 
 
 @pytest.mark.parametrize(("row", "x64"), [
-    *cases.params([row for row in cases.FIRST_ROWS if row[0].name not in PLAIN], [False]),
+    *cases.params([row for row in cases.FIRST_ROWS if row[0].name not in cases.OF_NO_KERNEL], [False]),
     *cases.params(cases.BROAD_ROWS, [True]),
 ])  # fmt: skip
 def test_whole_calls(row, x64, rng):

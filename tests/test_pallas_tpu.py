@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -24,20 +23,16 @@ pytestmark = pytest.mark.interpreter
 WATCHED = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", out_of_bounds_reads="raise")
 # Takes half the time, where memory is used as it is in a test that is watched.
 FASTER = pltpu.InterpretParams(uninitialized_memory="nan", out_of_bounds_reads="raise")
-PLAIN = ("segmented_first", "segmented_last", "segmented_associative_scan", "segmented_sort", "segmented_argsort")  # of no kernel
-ROWS = [(op, options, "pallas_tpu") for op in cases.OPS if op.name not in PLAIN for options in op.options]
+ROWS = [(op, options, "pallas_tpu") for op in cases.OPS if op.name not in cases.OF_NO_KERNEL for options in op.options]
 DTYPES = ("bfloat16", "float16", "int32", "int16", "int8", "uint32", "uint8", "bool")
 
 
-def raced():
-    """Whether the last kernel raced: JAX 0.10 says so here, and later ones raise."""
-    return interpreter.races is not None and interpreter.races.races_found
-
-
 @pytest.fixture(autouse=True)
-def watched():
+def raced(capfd):
+    """Whether a kernel raced since this was asked last: JAX 0.10 prints it, and later ones raise."""
+    raced = lambda: "RACE DETECTED" in "".join(capfd.readouterr())
     with pltpu.force_tpu_interpret_mode(WATCHED):
-        yield
+        yield raced
     assert not raced()
     pltpu.reset_tpu_interpret_mode_state()
 
@@ -48,15 +43,6 @@ def draw(rng, op, dtype, lengths, feature, n, s):
         for x in operands:
             x[sum(lengths) :] = cases.poison(x.dtype)
     return operands
-
-
-def check(row, operands, lengths, num_segments, n):
-    op, options, walk = row
-    got = op.run([jnp.asarray(x) for x in operands], cases.segments_of(lengths, num_segments), walk, n, **options)
-    assert got.dtype == cases.result_dtype(op, operands[0])
-    missing = got.shape[0] - len(lengths) if op.kind == "reduce" else 0
-    want, size = cases.expected(op, options, operands, [*lengths, *[0] * missing], n, got.dtype)
-    cases.assert_close(got, want, size)
 
 
 # Values --------------------------------------------------------------------------------------------------------------
@@ -76,7 +62,7 @@ COMPOSED = ("mean", "var", "logsumexp", "argmax", "argmin", "softmax", "log_soft
 def test_every_layout(row, rng):
     with pltpu.force_tpu_interpret_mode(WATCHED if row in BROADEST else FASTER):
         for lengths in (JOINED,) if row[0].name.removeprefix("segmented_") in COMPOSED else (JOINED, cases.LAYOUTS["mixed"], []):
-            check(row, draw(rng, row[0], "float32", lengths, (), N, S), lengths, S, N)
+            cases.check(row, draw(rng, row[0], "float32", lengths, (), N, S), lengths, S, N)
 
 
 @pytest.mark.parametrize(("row", "dtype"), [
@@ -87,7 +73,7 @@ def test_every_layout(row, rng):
 ])  # fmt: skip
 def test_dtypes(row, dtype, rng):
     with pltpu.force_tpu_interpret_mode(WATCHED if row == BROADEST[0] else FASTER):
-        check(row, draw(rng, row[0], dtype, JOINED, (), N, S), JOINED, S, N)
+        cases.check(row, draw(rng, row[0], dtype, JOINED, (), N, S), JOINED, S, N)
 
 
 @pytest.mark.parametrize(("row", "dtype", "feature"), [
@@ -97,7 +83,7 @@ def test_dtypes(row, dtype, rng):
 ])  # fmt: skip
 def test_columns(row, dtype, feature, rng):
     with pltpu.force_tpu_interpret_mode(WATCHED if row[0].name == "segmented_cumsum" else FASTER):
-        check(row, draw(rng, row[0], dtype, JOINED, feature, N, S), JOINED, S, N)
+        cases.check(row, draw(rng, row[0], dtype, JOINED, feature, N, S), JOINED, S, N)
 
 
 def test_uint32_is_not_ordered(rng):
@@ -154,8 +140,7 @@ def check_blocks(name, rng, **how):
     options = dict(exclusive=False, reverse=False) | options
     dtypes = (cases.dtype_of(dtype),) * (2 if which == "linear_recurrence" else 1)
     fold = Fold(MONOIDS[which], options["reverse"], options["exclusive"], dtypes, interpreted=True)
-    kind, plan, run = ((Flat, pallas_tpu.flat_plan, pallas_tpu.flat_scan) if f == 1 else
-                       (Columns, pallas_tpu.columns_plan, pallas_tpu.columns_scan))  # fmt: skip
+    kind, (plan, run) = (Flat, pallas_tpu.FLAT) if f == 1 else (Columns, pallas_tpu.COLUMNS)
     walk = pallas_tpu.walk_of(fold, 1 << 22, f)
     if shape is not None:
         walk = kind(fold, Words(4 // dtypes[0].itemsize, packed=True), **shape)
@@ -256,7 +241,7 @@ def test_one_trace_for_every_layout_of_a_capacity():
     assert len(traces) == 1
 
 
-def test_a_race_is_seen():
+def test_a_race_is_seen(raced):
     """A kernel that reads what a copy has not brought yet."""
 
     def kernel(x_ref, out_ref, here_ref, done):
@@ -274,8 +259,6 @@ def test_a_race_is_seen():
     except Exception as error:  # noqa: BLE001 - whatever this JAX raises
         seen = "race" in str(error).lower()
     assert seen
-    pltpu.reset_tpu_interpret_mode_state()
-    interpreter.races = None
 
 
 def test_a_read_out_of_bounds_is_seen():

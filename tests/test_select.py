@@ -87,10 +87,6 @@ def test_verbs_of_derivatives_use_the_choice_where_it_is_served():
     assert "strict=False" in traced
 
 
-# What looks rows up or runs a function of the user's is plain JAX.
-PLAIN = ("segmented_first", "segmented_last", "segmented_associative_scan")
-
-
 @pytest.mark.parametrize("op", cases.OPS, ids=lambda op: op.name)
 def test_explain_names_every_machine(op, capsys, rng):
     operands = [jnp.asarray(x) for x in op.draw(rng, "float32", (2 if op.kind == "spread" else 8,))]
@@ -98,7 +94,7 @@ def test_explain_names_every_machine(op, capsys, rng):
         op.call(lambda *x, p=platform, **options: sk.explain(op.function, *x, platform=p, **options), operands, SEGMENTS)
         title, *lines = capsys.readouterr().out.splitlines()
         assert title == f"{op.name} on {platform.replace('gpu', 'cuda')}"
-        if op.name in PLAIN:
+        if op.name in cases.PLAIN:
             assert lines == ["  plain JAX, with no kernel of ours"]
             continue
         while lines:

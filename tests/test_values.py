@@ -8,16 +8,6 @@ import pytest
 import segkernels as sk
 
 
-def check(row, operands, lengths, num_segments=None, n=cases.ROWS):
-    op, options, walk = row
-    got = op.run([jnp.asarray(x) for x in operands], cases.segments_of(lengths, num_segments), walk, n, **options)
-    dtype = cases.result_dtype(op, operands[0])
-    assert got.dtype == dtype
-    missing = got.shape[0] - len(lengths) if op.kind == "reduce" else 0
-    want, size = cases.expected(op, options, operands, [*lengths, *[0] * missing], n, dtype)
-    cases.assert_close(got, want, size)
-
-
 def draw(rng, op, dtype, feature=(), n=cases.ROWS, s=cases.SEGMENTS):
     return [x.copy() for x in op.draw(rng, dtype, (s if op.kind == "spread" else n, *feature))]
 
@@ -53,7 +43,7 @@ def test_every_layout(row, dtype, rng):
             if row[0].kind != "spread":
                 for x in operands:
                     x[sum(lengths) :] = cases.poison(x.dtype)
-            check(row, operands, lengths, cases.SEGMENTS)
+            cases.check(row, operands, lengths, cases.SEGMENTS)
 
 
 @pytest.mark.parametrize(("row", "feature"), [
@@ -63,7 +53,7 @@ def test_every_layout(row, dtype, rng):
 ])  # fmt: skip
 def test_features(row, feature, rng):
     for dtype in ("float32", "bfloat16") if "bfloat16" in row[0].dtypes else ("float32",):
-        check(row, draw(rng, row[0], dtype, feature), cases.LAYOUTS["mixed"], cases.SEGMENTS)
+        cases.check(row, draw(rng, row[0], dtype, feature), cases.LAYOUTS["mixed"], cases.SEGMENTS)
 
 
 @pytest.mark.parametrize(("row", "n"), [
@@ -79,7 +69,7 @@ def test_every_size(row, n, rng):
         if row[0].kind != "spread":
             for x in operands:
                 x[sum(lengths) :] = cases.poison(x.dtype)
-        check(row, operands, lengths, n=n)
+        cases.check(row, operands, lengths, n=n)
 
 
 @pytest.mark.parametrize(("name", "dtype", "feature"), [
@@ -91,7 +81,7 @@ def test_few_long_segments(name, dtype, feature, rng):
     """Segments so long on average that they are walked one by one, up to the last row of the buffer."""
     op = cases.BY_NAME[name]
     for lengths in ([256], [100, 100, 56], [3, 250, 3], [1, 0, 250, 0, 5], [31, 1, 32, 33, 31, 64, 63], [200], [0, 17, 0]):
-        check((op, {}, "loop"), draw(rng, op, dtype, feature, s=7), lengths, 7)
+        cases.check((op, {}, "loop"), draw(rng, op, dtype, feature, s=7), lengths, 7)
 
 
 @pytest.mark.parametrize("row", cases.params([r for r in cases.THIN_ROWS if r[0].kind != "spread"], fast=cases.is_first))
@@ -100,7 +90,7 @@ def test_nan_and_inf_stay_in_their_segment(row, rng):
     for value in (np.nan, np.inf, -np.inf):
         operands = draw(rng, row[0], "float32")
         operands[0][[3, 6, 7, 46, 100]] = value
-        check(row, operands, lengths, cases.SEGMENTS)
+        cases.check(row, operands, lengths, cases.SEGMENTS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

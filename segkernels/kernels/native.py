@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from segkernels._algebra import ADD, AFFINE, MAX, MIN, MUL, accumulator, itself, wide
+from segkernels._algebra import ADD, AFFINE, MAX, MIN, MUL, accumulator, itself, of_nothing, wide
 
 LIBRARY = pathlib.Path(__file__).with_name("native.shared")
 _OPS = {ADD: 0, MUL: 1, MAX: 2, MIN: 3, AFFINE: 4}  # as in native.c
@@ -91,11 +91,10 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive, config, donate=Fa
 
 def reduce(values, per_segment, offsets, *, monoid, of, config):
     """As `kernels.xla.reduce`, of values as they are."""
-    del per_segment, of
     (x,) = values
     shape = (offsets.shape[0] - 1, x.shape[1])
     if 0 in (*x.shape, *shape):
-        return tuple(jnp.full(shape, e) for e in monoid.identity_of(values))
+        return of_nothing(monoid, of, values, per_segment, offsets)
     x = _flat(x)
     call = jax.ffi.ffi_call("segkernels_reduce", jax.ShapeDtypeStruct((shape[0], *x.shape[1:]), x.dtype))
     return (call(x, offsets, mode=np.int64(_mode(monoid, config))).reshape(shape).astype(values[0].dtype),)

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from segkernels import _compat
-from segkernels._algebra import itself, made
+from segkernels._algebra import itself, of_nothing
 from segkernels._segments import reset_bits, row_flags
 from segkernels.kernels import scanned
 from segkernels.kernels.pallas_tpu_heads import head_bits
@@ -70,8 +70,7 @@ def reduce(values, per_segment, offsets, *, monoid, of, config):
     n, f = values[0].shape
     s = offsets.shape[0] - 1
     if 0 in (n, f, s):
-        identity = monoid.identity_of(made(of, values, per_segment, offsets))
-        return tuple(jnp.full((s, f), e) for e in identity[monoid.gives])
+        return of_nothing(monoid, of, values, per_segment, offsets)
     offsets = jnp.clip(offsets, 0, n)
     if of is not itself:
         values = scanned.rows(functools.partial(spread, config=config), values, per_segment, offsets, of)
@@ -89,10 +88,7 @@ def spread(per_segment, offsets, *, n, config):
     return scanned.spread(forward, per_segment, head_bits(offsets, n), offsets, n=n)
 
 
-def softmax(values, offsets, *, logarithm, config):
-    """As `kernels.xla.softmax`: two reductions and two spreads."""
-    reduce_, spread_ = (functools.partial(verb, config=config) for verb in (reduce, spread))
-    return scanned.softmax(reduce_, spread_, values, offsets, logarithm=logarithm)
+softmax = functools.partial(scanned.softmax, reduce, spread)
 
 
 def _held(x, dtype):
@@ -136,26 +132,30 @@ def columns_plan(walk, bits, n):
 # Launches ------------------------------------------------------------------------------------------------------------
 
 
-def flat_scan(walk, values, plan, n_live, **how):
-    """Scan ``[n, 1]`` values; without a copy if `n` is a multiple of 1,024 words."""
+def flat_scan(walk, values, plan, n_live, *, interpret=False, whole=False):
+    """Scan ``[n, 1]`` values; without a copy if `n` is a multiple of 1,024 words. For the rest see `_launch`."""
     n, words = values[0].shape[0], walk.words
-    whole = SUBLANES * LANES * words.per_word
-    rows = [jnp.pad(x[:, 0], (0, -n % whole)).reshape(-1, LANES) for x in values]
+    tile = SUBLANES * LANES * words.per_word
+    rows = [jnp.pad(x[:, 0], (0, -n % tile)).reshape(-1, LANES) for x in values]
     out = _launch(walk, rows, plan, n_live, block=walk.values // LANES, plan_block=walk.values // 32 // LANES,
-                  flat=True, name="segkernels_flat", **how)  # fmt: skip
+                  flat=True, name="segkernels_flat", interpret=interpret, whole=whole)  # fmt: skip
     return out.reshape(-1)[:n, None]
 
 
-def columns_scan(walk, values, plan, n_live, **how):
-    """Scan ``[n, f]`` values as they are."""
-    return _launch(walk, values, plan, n_live, block=walk.rows, plan_block=SUBLANES, flat=False, name="segkernels_columns", **how)
+def columns_scan(walk, values, plan, n_live, *, interpret=False, whole=False):
+    """Scan ``[n, f]`` values as they are. For the rest see `_launch`."""
+    return _launch(walk, values, plan, n_live, block=walk.rows, plan_block=SUBLANES, flat=False, name="segkernels_columns",
+                   interpret=interpret, whole=whole)  # fmt: skip
 
 
 FLAT, COLUMNS = (flat_plan, flat_scan), (columns_plan, columns_scan)
 
 
-def _launch(walk, values, plan, n_live, *, block, plan_block, flat, name, interpret=False, whole=False):
-    """Run a walk over blocks of rows of ``[rows, lanes]``, and over 128 lanes after the other."""
+def _launch(walk, values, plan, n_live, *, block, plan_block, flat, name, interpret, whole):
+    """Run a walk over blocks of rows of ``[rows, lanes]``, and over 128 lanes after the other.
+
+    `whole` leaves out what dead rows need, to estimate the cost of live ones; `interpret` is that of `pl.pallas_call`.
+    """
     fold, words = walk.fold, walk.words
     rows, lanes = values[0].shape
     blocks, scale = pl.cdiv(rows, block), LANES if flat else 1

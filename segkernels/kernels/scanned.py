@@ -1,8 +1,8 @@
 """Reductions, spreads and softmax made of scans, for machines and walks that have nothing better.
 
-`scan`, `reduce` and `spread` are those of the machine, with its `Config` bound: ``scan(values, heads, n_live, monoid=...)``,
-``reduce(values, per_segment, offsets, monoid=..., of=...)``, ``spread(per_segment, offsets, n=...)``. Offsets are within the
-rows, `heads` are their bits, and neither rows, segments nor features are none.
+`scan`, `reduce` and `spread` are those of the machine; but for `softmax`, with all else bound: ``scan(values, heads, n_live,
+monoid=...)``, ``spread(per_segment, offsets, n=...)``, offsets are within the rows, `heads` are their bits, and neither rows,
+segments nor features are none.
 """
 
 import jax.numpy as jnp
@@ -38,17 +38,17 @@ def spread(scan, per_segment, heads, offsets, *, n):
     return out
 
 
-def softmax(reduce, spread, values, offsets, *, logarithm):
+def softmax(reduce, spread, values, offsets, *, logarithm, config):
     """Softmax of each segment of ``[n, f]`` floats, the maximum of it taken out before, or its logarithm; dead rows zero."""
     n, f = values.shape
     shape = (n,) if f == 1 else (n, f)  # XLA walks many rows of one column slowly where it works element by element
 
     def of_segment(monoid, x, of=itself):
-        (out,) = reduce((x.reshape(n, f),), (), offsets, monoid=monoid, of=of)
+        (out,) = reduce((x.reshape(n, f),), (), offsets, monoid=monoid, of=of, config=config)
         return out
 
     def spread_out(per_segment):
-        return spread(per_segment, offsets, n=n).reshape(shape)
+        return spread(per_segment, offsets, n=n, config=config).reshape(shape)
 
     below = values.reshape(shape) - spread_out(of_segment(MAX, values))
     if logarithm:

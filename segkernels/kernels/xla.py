@@ -13,7 +13,7 @@ import functools
 import jax.numpy as jnp
 from jax import lax
 
-from segkernels._algebra import itself, made, wide
+from segkernels._algebra import itself, of_nothing, wide
 from segkernels._segments import head_bits, reset_bits, row_flags
 from segkernels.kernels import scanned, xla_loop
 from segkernels.kernels.xla_loop import slice_rows, update_rows
@@ -76,8 +76,7 @@ def reduce(values, per_segment, offsets, *, monoid, of, config):
     n, f = values[0].shape
     s = offsets.shape[0] - 1
     if 0 in (n, f, s):
-        identity = monoid.identity_of(made(of, values, per_segment, offsets))
-        return tuple(jnp.full((s, f), e) for e in identity[monoid.gives])
+        return of_nothing(monoid, of, values, per_segment, offsets)
     offsets = jnp.clip(offsets, 0, n)
     if config.walk == "loop":
         out = xla_loop.reduce(_widened(values), per_segment, offsets, monoid, of)
@@ -103,10 +102,7 @@ def spread(per_segment, offsets, *, n, config):
     return scanned.spread(forward, per_segment, head_bits(offsets, n), offsets, n=n)
 
 
-def softmax(values, offsets, *, logarithm, config):
-    """Softmax of each segment of ``[n, f]`` floats or its logarithm; dead rows zero."""
-    reduce_, spread_ = (functools.partial(verb, config=config) for verb in (reduce, spread))
-    return scanned.softmax(reduce_, spread_, values, offsets, logarithm=logarithm)
+softmax = functools.partial(scanned.softmax, reduce, spread)
 
 
 def _widened(values):
