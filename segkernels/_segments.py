@@ -254,8 +254,8 @@ def reset_bits(heads, n_live, reverse):
 
 def row_flags(bits, n):
     """Bits as booleans ``[n]``; of no meaning past the last word."""
-    row = jnp.arange(n, dtype=jnp.uint32)
-    return (bits[row // 32] >> (row % 32)) & 1 == 1
+    flags = (bits[:, None] >> jnp.arange(32, dtype=jnp.uint32)[None]) & 1 == 1  # a gather of words takes a TPU far longer
+    return flags.reshape(-1)[:n]
 
 
 def live_flags(n_live, n):

@@ -12,6 +12,7 @@ from segkernels import _check, _compat, _host, _pieces, _select
 from segkernels._forms import Operation, apply
 from segkernels._ragged import Ragged
 from segkernels._segments import moved, start_flags
+from segkernels.kernels import xla_tree
 
 
 def segmented_associative_scan(
@@ -19,7 +20,7 @@ def segmented_associative_scan(
 ):
     """Scan each segment with an associative function, as `jax.lax.associative_scan` does one array.
 
-    Plain JAX, differentiated by JAX: a fold by `jax.lax.scan` on CPU, `jax.lax.associative_scan` elsewhere. Each function
+    Plain JAX, differentiated by JAX: a fold by `jax.lax.scan` on CPU, a tree of such folds elsewhere. Each function
     object compiles anew: pass the same one again, not a new lambda. What it computes in float16 is rounded at each step.
 
     Args:
@@ -124,11 +125,7 @@ def _scan(lead, segments, *, fn, tree, names, identities, exclusive, reverse, ch
         return lax.scan(step, [x[:1] for x in parts], (resets, list(parts)), reverse=reverse, unroll=unroll)[1]
 
     def associative(parts, resets):
-        def combine(earlier, later):
-            (was_reset, a), (reset, b) = earlier, later
-            return was_reset | reset, join(a, reset, b)
-
-        return lax.associative_scan(combine, (resets, list(parts)), reverse=reverse)[1]
+        return xla_tree.scan(join, resets, parts, reverse=reverse)[1]
 
     walks, walk = dict(loop=loop, associative=associative), choice.config.walk
     if not isinstance(n, int):

@@ -50,6 +50,16 @@ def test_every_loop_is_native(row, dtype):
             assert native >= 1 and interpreted <= wide * native, shape
 
 
+@pytest.mark.parametrize("name", ["cumprod", "associative_scan"])
+def test_trees_have_little_code(name):
+    """Compilers of accelerators take seconds for each product: they grow with powers of 64, not of 2, of the rows."""
+    op, segments = cases.BY_NAME[name], cases.segments_of([9])
+    products = lambda n: jax.jit(lambda *x: op.run(x, segments, "associative", n)).lower(
+        *(x[:1].repeat(n, 0) for x in op.draw(np.random.default_rng(0), "float32", (1,)))).as_text().count(
+            "stablehlo.multiply" if name == "cumprod" else "stablehlo.dot_general")  # fmt: skip
+    assert 1 <= products(1 << 6) and products(1 << 18) <= 8
+
+
 @pytest.mark.parametrize(("row", "f"), cases.params(
     [row for row in LOOPS if cases.is_first(row)], [64, 300], lambda row, f: row[0].broad))
 def test_wide_features_loop_natively_over_rows(row, f):

@@ -3,8 +3,8 @@
 Three walks, named by `Config.walk` and tested against each other:
 
 * ``loop``: sequential folds that XLA compiles to native CPU loops (`kernels.xla_loop`).
-* ``associative``: ``lax.associative_scan`` over (value, head) pairs, one block of rows after the other: for
-  machines on which a loop over rows is serial.
+* ``associative``: trees of short loops over many rows side by side (`kernels.xla_tree`), one block of rows after the
+  other: for machines on which a loop over rows is serial.
 * ``segment_sum``: ``jax.ops.segment_*`` on segment ids, for reductions.
 """
 
@@ -15,12 +15,12 @@ from jax import lax
 
 from segkernels._algebra import itself, of_nothing, wide
 from segkernels._segments import head_bits, reset_bits, row_flags
-from segkernels.kernels import scanned, xla_loop
+from segkernels.kernels import scanned, xla_loop, xla_tree
 from segkernels.kernels.xla_loop import slice_rows, update_rows
 
 SCAN_WALKS = ("loop", "associative")
 REDUCE_WALKS = ("loop", "associative", "segment_sum")
-_BLOCK = 1 << 16  # rows of one associative block: 16 levels of code to compile, whatever the number of rows
+_BLOCK = 1 << 18  # rows of one associative block
 _LONG = 8  # rows of a segment from which on a loop over segments spreads faster than a scan of rows
 
 
@@ -115,29 +115,28 @@ def _widened(values):
 
 
 def _scan_associative(values, heads, n, *, monoid, reverse, exclusive):
-    """Scan one block of rows after the other, each by `lax.associative_scan`; blocks of dead rows are not visited."""
+    """Scan one block of rows after the other, each as a tree of loops; blocks of dead rows are not visited."""
     rows, f = values[0].shape
     block = min(_BLOCK, 1 << (rows - 1).bit_length()) if isinstance(rows, int) else _BLOCK
     capacity = (rows + block - 1) // block * block
-    resets = row_flags(reset_bits(heads, n, reverse), capacity)
+    resets = jnp.pad(row_flags(reset_bits(heads, n, reverse), rows), (0, capacity - rows))
     values = tuple(jnp.pad(x, ((0, capacity - rows), (0, 0))) for x in values)
     blocks = (n + block - 1) // block
 
-    def combine(earlier, later):
-        (was_reset, a), (reset, b) = earlier, later
-        return was_reset | reset, tuple(jnp.where(reset, y, z) for y, z in zip(b, monoid.combine(a, b)))
+    def join(earlier, reset, later):
+        return [jnp.where(reset[:, None], y, z) for y, z in zip(later, monoid.combine(tuple(earlier), tuple(later)))]
 
     def visit(t, s):
         state, out = s
         low = (blocks - 1 - t if reverse else t) * block
         piece = tuple(slice_rows(x, low, block) for x in values)
-        here = slice_rows(resets, low, block)[:, None]
-        seen, local = lax.associative_scan(combine, (here, piece), reverse=reverse)
-        after = tuple(jnp.where(seen, x, y) for x, y in zip(local, monoid.combine(state, local)))
+        here = slice_rows(resets, low, block)
+        seen, local = xla_tree.scan(join, here, piece, reverse=reverse)
+        after = tuple(jnp.where(seen[:, None], x, y) for x, y in zip(local, monoid.combine(state, tuple(local))))
         state_after = tuple(x[:1] if reverse else x[-1:] for x in after)
         if exclusive:
             shifted = [jnp.concatenate([x[1:], c] if reverse else [c, x[:-1]]) for x, c in zip(after, state)]
-            after = tuple(jnp.where(here, e, x) for e, x in zip(identity, shifted))
+            after = tuple(jnp.where(here[:, None], e, x) for e, x in zip(identity, shifted))
         live = (low + jnp.arange(block, dtype=n.dtype) < n)[:, None]
         out = tuple(update_rows(y, jnp.where(live, x, jnp.zeros((), x.dtype)), low) for y, x in zip(out, after[monoid.gives]))
         return state_after, out
