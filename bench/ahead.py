@@ -10,8 +10,8 @@ from jax.experimental import topologies
 from jax.experimental.layout import Format, Layout
 
 from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL
-from segkernels.kernels import pallas_tpu
-from segkernels.kernels.pallas_tpu_walk import Fold
+from segkernels.kernels import pallas_tpu, pallas_tpu_reduce, pallas_tpu_scan
+from segkernels.kernels.pallas_tpu_fold import Fold
 
 # What libtpu asks of a machine that has no TPU, and that several processes may load it; read when it is loaded.
 os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="true", TPU_ACCELERATOR_TYPE="v5litepod-4",
@@ -22,13 +22,14 @@ MONOIDS = {monoid.name: monoid for monoid in (ADD, MUL, MAX, MIN, LOGADDEXP, AFF
 
 
 class Variant(NamedTuple):
-    """A scan that the TPU kernel serves: ``[n, f]`` of a dtype by a monoid, in one of four ways."""
+    """What a TPU kernel does: ``[n, f]`` of a dtype by a monoid, scanned in one of four ways, or reduced."""
 
     monoid: str
     dtype: str = "float32"
     f: int = 1
     reverse: bool = False
     exclusive: bool = False
+    reduces: bool = False
 
     @property
     def fold(self):
@@ -41,17 +42,24 @@ class Variant(NamedTuple):
         """The walk of `n` rows of it."""
         return pallas_tpu.walk_of(self.fold, n, self.f)
 
-    def kernel(self, n, **how):
-        """The kernel alone: a function of plan, number of live rows and values, and the shapes of these."""
-        walk, shape = self.walk(n), (n,) if self.f == 1 else (n, self.f)
-        plan, run = pallas_tpu.FLAT if self.f == 1 else pallas_tpu.COLUMNS
+    def whole(self, n, s=1000):
+        """A plan and the kernel: a function of bits of heads, what the kernel asks of the layout, and values; and shapes."""
+        kernel, (_, *shapes) = self.kernel(n, s)
         bits = jax.ShapeDtypeStruct(((n + 31) // 32,), jnp.uint32)
+        return lambda bits, *rest: kernel(pallas_tpu.plan_of(self.walk(n), bits, n), *rest), [bits, *shapes]
 
-        def scan(plan, n_live, *values):
-            return run(walk, [x.reshape(n, self.f) for x in values], plan, n_live, **how).reshape(shape)
+    def kernel(self, n, s=1000, **how):
+        """The kernel alone: a function of plan, number of live rows (or offsets of `s` segments) and values, and their shapes."""
+        walk, shape = self.walk(n), (n,) if self.f == 1 else (n, self.f)
+        run = pallas_tpu_reduce.last_rows if self.reduces else pallas_tpu_scan.all_rows
+
+        def call(plan, layout, *values):
+            out = run(walk, [x.reshape(n, self.f) for x in values], plan, layout, **how)
+            return out if self.reduces else out.reshape(shape)
 
         values = [jax.ShapeDtypeStruct(shape, self.dtype)] * len(self.fold.dtypes)
-        return scan, [jax.eval_shape(lambda bits: plan(walk, bits, n), bits), jax.ShapeDtypeStruct((), jnp.int32), *values]
+        plan = jax.eval_shape(lambda bits: pallas_tpu.plan_of(walk, bits, n), jax.ShapeDtypeStruct(((n + 31) // 32,), jnp.uint32))
+        return call, [plan, jax.ShapeDtypeStruct((s + 1,) if self.reduces else (), jnp.int32), *values]
 
 
 @functools.cache

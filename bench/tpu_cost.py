@@ -72,7 +72,8 @@ def _in_a_process(chip):
 def measured(chip, dump):
     """The rows of a chip, from what its compiler writes into a folder."""
     for variant in _VARIANTS:
-        block = variant.walk(1 << 27).values if variant.f == 1 else variant.walk(1 << 27).rows
+        walk = variant.walk(1 << 27)
+        block = walk.rows * walk.per_row
         registers = block * variant.f / 1024
         few, more = (2, 4) if variant.f == 1 else (8, 16)
         cycles = []

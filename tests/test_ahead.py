@@ -63,6 +63,20 @@ def test_one_kernel_and_nothing_around_it(row):
     assert compiled.memory_analysis().temp_size_in_bytes == 0
 
 
+@pytest.mark.parametrize(("chip", "monoid", "dtype", "f"), [
+    ("v5e", "add", "float32", 1), ("v6e", "max", "bfloat16", 1), ("v5p", "min", "int8", 1), ("tpu7x", "add", "float32", 1),
+    ("v5e", "max", "int8", 200), ("v6e", "add", "float32", 128), ("v5p", "add", "bfloat16", 200), ("tpu7x", "min", "int16", 128),
+])  # fmt: skip
+def test_reductions_write_no_scan(chip, monoid, dtype, f):
+    n = 1 << 27 if f == 1 else 1 << 20
+    variant = ahead.Variant(monoid, dtype, f, reduces=True)
+    compiled = ahead.lowered(*variant.kernel(n), chip).compile()
+    text = compiled.as_text()
+    assert text.count('custom_call_target="tpu_custom_call"') == 1
+    assert large(text, n * f // 100) <= {"parameter", "bitcast"}
+    assert compiled.memory_analysis().temp_size_in_bytes < n * f // 100
+
+
 N = 5000  # no multiple of anything
 
 

@@ -3,6 +3,8 @@
 Memory that nothing was written to is NaN there, a read outside of a buffer raises, and accesses that race are found.
 """
 
+import dataclasses
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,9 @@ from jax.experimental.pallas import tpu as pltpu
 import segkernels as sk
 from segkernels._algebra import ADD, AFFINE, MAX, MIN
 from segkernels._segments import head_bits, reset_bits
-from segkernels.kernels import pallas_tpu, pallas_tpu_heads
-from segkernels.kernels.pallas_tpu_walk import Columns, Flat, Fold
+from segkernels.kernels import pallas_tpu, pallas_tpu_heads, pallas_tpu_scan, pallas_tpu_steps
+from segkernels.kernels.pallas_tpu_fold import Fold
+from segkernels.kernels.pallas_tpu_walk import Columns, Flat
 from segkernels.kernels.pallas_tpu_words import Words
 
 pytestmark = pytest.mark.interpreter
@@ -140,17 +143,16 @@ def check_blocks(name, rng, **how):
     options = dict(exclusive=False, reverse=False) | options
     dtypes = (cases.dtype_of(dtype),) * (2 if which == "linear_recurrence" else 1)
     fold = Fold(MONOIDS[which], options["reverse"], options["exclusive"], dtypes, interpreted=True)
-    kind, (plan, run) = (Flat, pallas_tpu.FLAT) if f == 1 else (Columns, pallas_tpu.COLUMNS)
     walk = pallas_tpu.walk_of(fold, 1 << 22, f)
     if shape is not None:
-        walk = kind(fold, Words(4 // dtypes[0].itemsize, packed=True), **shape)
-    block = walk.values if f == 1 else walk.rows
+        walk = (Flat if f == 1 else Columns)(fold, Words(4 // dtypes[0].itemsize, packed=True), **shape)
+    block = walk.rows * walk.per_row
     n = 3 * block - 8 * 128 * (4 // dtypes[0].itemsize) if f == 1 else 3 * block - 1
 
     @jax.jit
     def scan(values, offsets, n_live):
         bits = reset_bits(head_bits(offsets, n), n_live, fold.reverse)
-        return run(walk, values, plan(walk, bits, n), n_live, **how)
+        return pallas_tpu_scan.all_rows(walk, values, pallas_tpu.plan_of(walk, bits, n), n_live, **how)
 
     edges = [block - 1, 1, block, 1] if shape is not None else [block - 1]
     for lengths in ([n], [*edges, n - sum(edges)], ragged(rng, n), [1], [block], [block - 1], [block + 1], []):
@@ -170,6 +172,35 @@ def check_blocks(name, rng, **how):
         cases.assert_close(got, want, size)
 
 
+@pytest.mark.parametrize(("name", "dtype", "f", "shape"), [
+    ("sum", "float32", 1, dict(tiles=1, parts=1)),
+    ("max", "bfloat16", 1, dict(tiles=1, parts=2)),
+    ("min", "int8", 1, dict(tiles=1, parts=1)),
+    ("sum", "uint32", 1, dict(tiles=2, parts=1)),
+    ("sum", "float32", 130, dict(steps=20)),
+    ("max", "uint8", 2, dict(steps=20)),
+])  # fmt: skip
+def test_reductions_of_blocks(name, dtype, f, shape, rng, monkeypatch):
+    """Blocks where many segments end, more than a tile of them, and where none does; ends at every edge; no row at all."""
+    op, narrow = cases.BY_NAME[name], cases.dtype_of(dtype).itemsize
+    walk = (Flat if f == 1 else Columns)(None, Words(4 // narrow, packed=True), **shape)
+    monkeypatch.setattr(pallas_tpu, "walk_of", lambda fold, n, f: dataclasses.replace(walk, fold=fold))
+    block, s = walk.rows * walk.per_row, 3000 if f == 1 else 1100
+    n, ones = 3 * block - 1, min(s - 500, 2 * block)
+
+    @jax.jit
+    def reduce(values, offsets):
+        return op.run([values], sk.Segments.from_offsets(offsets), "pallas_tpu", n)
+
+    with pltpu.force_tpu_interpret_mode(FASTER):
+        for lengths in ([n], [block - 1, 1, block, 1], [*np.ones(ones, int), 0, block - 1], []):
+            operands = draw(rng, op, dtype, lengths, (f,) if f > 1 else (), n, s)
+            offsets = np.pad(np.cumsum([0, *lengths]), (0, s - len(lengths)), mode="edge")
+            got = reduce(jnp.asarray(operands[0]), jnp.asarray(offsets, jnp.int32))
+            want, size = cases.expected(op, {}, operands, np.diff(offsets), s, got.dtype)
+            cases.assert_close(got, want, size)
+
+
 @pytest.mark.parametrize("n", [1, 100, (1 << 19) - 1, 1 << 19, (1 << 20) + 77])
 def test_heads(n, rng):
     """The bits of heads by matrix products: few and many starts a block, none in some, more than a tile in others."""
@@ -181,7 +212,7 @@ def test_heads(n, rng):
 
 
 def test_heads_of_more_tiles_than_scalar_memory_holds(monkeypatch):
-    monkeypatch.setattr(pallas_tpu_heads, "_STEPS", 1)
+    monkeypatch.setattr(pallas_tpu_steps, "_MOST", 1)
     traced = jax.make_jaxpr(lambda offsets: pallas_tpu_heads.head_bits(offsets, 100))(jnp.asarray([0, 3, 100]))
     assert "scatter" in str(traced) and "pallas_call" not in str(traced)
 

@@ -13,17 +13,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from segkernels import _segments
+from segkernels.kernels.pallas_tpu_steps import FIRST, SPARE, fit, steps
 
 _SIDE = 128
 _BLOCK = 32 * _SIDE * _SIDE  # rows of the layout whose bits are a block
 _ROWS = 16  # of 128 starts in a tile
-_STEPS = 1 << 16  # of the grid, for which scalar memory holds three numbers each
+_TILE = _ROWS * _SIDE
 
 
 def head_bits(offsets, n):
     """As `_segments.head_bits` of offsets on a device; neither rows nor segments are none."""
     offsets = jnp.clip(offsets, 0, n)
-    if -(-n // _BLOCK) + -(-offsets.shape[0] // (_ROWS * _SIDE)) > _STEPS:
+    if not fit(n, _BLOCK, offsets.shape[0] - 1, _TILE):
         return _segments.head_bits(offsets, n)
     with jax.enable_x64(False):  # Mosaic has no 64-bit integers, which literals would be
         return _head_bits(offsets.astype(jnp.int32), n)
@@ -31,10 +32,9 @@ def head_bits(offsets, n):
 
 def _head_bits(offsets, n):
     starts = jnp.where(offsets[1:] > offsets[:-1], offsets[:-1], -1)
-    tiles = max(1, -(-starts.shape[0] // (_ROWS * _SIDE)))
-    starts = jnp.pad(starts, (0, tiles * _ROWS * _SIDE - starts.shape[0]), constant_values=-1)
-    blocks = -(-n // _BLOCK)
-    block, tile, first = _steps(offsets, blocks, tiles)
+    blocks, tiles = pl.cdiv(n, _BLOCK), pl.cdiv(starts.shape[0], _TILE)
+    starts = jnp.pad(starts, (0, tiles * _TILE - starts.shape[0]), constant_values=-1)
+    block, tile, first, _ = steps(offsets[:-1], _BLOCK, blocks, _TILE, tiles)
     bits = pl.pallas_call(
         _kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -51,23 +51,6 @@ def _head_bits(offsets, n):
     return lax.bitcast_convert_type(bits.reshape(-1)[: (n + 31) // 32], jnp.uint32)
 
 
-def _steps(offsets, blocks, tiles):
-    """For each step of the grid its block, its tile of starts, and whether it is the first of its block (1), or spare (2).
-
-    A block takes the tiles that hold starts of it, one at least, which are no more than ``blocks + tiles`` in all.
-    """
-    size = _ROWS * _SIDE
-    edges = jnp.searchsorted(offsets[:-1], jnp.arange(blocks + 1, dtype=jnp.int32) * _BLOCK).astype(jnp.int32)
-    low = edges[:-1] // size
-    count = jnp.maximum((edges[1:] + size - 1) // size - low, 1)
-    end = jnp.cumsum(count, dtype=jnp.int32)
-    step = jnp.arange(blocks + tiles, dtype=jnp.int32)
-    block = jnp.minimum(jnp.searchsorted(end, step, side="right").astype(jnp.int32), blocks - 1)
-    begin = end[block] - count[block]
-    tile = jnp.clip(low[block] + step - begin, 0, tiles - 1)
-    return block, tile, jnp.where(step >= end[-1], 2, jnp.where(step == begin, 1, 0)).astype(jnp.int32)
-
-
 def _kernel(block_ref, tile_ref, first_ref, starts_ref, out_ref, sum_ref):
     del tile_ref
     step = pl.program_id(0)
@@ -76,11 +59,11 @@ def _kernel(block_ref, tile_ref, first_ref, starts_ref, out_ref, sum_ref):
     wide = lambda x: jnp.broadcast_to(x, (_SIDE, _SIDE))
     units = lambda where, x: jnp.where(where, x, np.float32(0)).astype(jnp.bfloat16)
 
-    @pl.when(first == 1)
+    @pl.when(first == FIRST)
     def _():
         sum_ref[...] = jnp.zeros_like(sum_ref)
 
-    @pl.when(first != 2)
+    @pl.when(first != SPARE)
     def _():
         for row in range(_ROWS):
             start = starts_ref[row : row + 1, :] - block_ref[step] * _BLOCK  # those of other blocks have a row of none

@@ -6,9 +6,6 @@ a walk moves nothing between places. Both kernels go in three steps over a block
 1. *Totals*: fold what comes after the last head of each group of rows, some groups of a chunk side by side.
 2. *Carries*: scan the totals of the chunks, over places and from block to block. This alone moves data between places.
 3. *Walk*: fold each group again from the carry that comes into it, and write every row.
-
-A boundary is a select: what lies before a head never meets what follows it, and no identity is needed but as the answer of
-an exclusive scan. The first live row is a head, so what the carry is at first, and dead rows, are met by no live row.
 """
 
 import dataclasses
@@ -20,140 +17,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from segkernels._algebra import Monoid
+from segkernels.kernels.pallas_tpu_fold import LANES, PLACES, SUBLANES, Fold, over_groups, over_lanes, over_sublanes, select
 from segkernels.kernels.pallas_tpu_words import Words
 
-SUBLANES, LANES = PLACES = (8, 128)
 _APART = LANES + 1  # rows between transposed tiles: one place of 8 tiles is a load from 8 banks
-_WINDOW = 16  # lanes of a window: 15 rolls and then 8 go in parallel, where a scan by doubling waits for 7 in turn
-
-
-@dataclasses.dataclass(frozen=True)
-class Fold:
-    """How registers are folded: the monoid, on parts as they are held, and the direction.
-
-    Attributes:
-      monoid, reverse, exclusive: of the scan.
-      dtypes: of the parts, as the monoid knows them; booleans are held as int32.
-      interpreted: whether JAX's interpreter runs it; else loops over the rows of a group become straight code.
-    """
-
-    monoid: Monoid
-    reverse: bool
-    exclusive: bool
-    dtypes: tuple
-    interpreted: bool
-
-    @property
-    def held(self):
-        """The dtypes of the parts in registers."""
-        floats = lambda dtype: jnp.issubdtype(dtype, jnp.floating)
-        return tuple(np.dtype(np.float32 if floats(dtype) else np.int32) for dtype in self.dtypes)
-
-    @property
-    def empty(self):
-        """What an exclusive scan gives at the head of a segment."""
-        fill = self.monoid.identity(*self.dtypes)[-1]
-        return self.held[-1].type(fill)
-
-    def combine(self, before, x):
-        """The parts of both, in scan order."""
-        carried = [d.kind == "b" for d in self.dtypes[: self.monoid.carried]]  # a boolean gate is one to its monoid
-        lifted = [tuple(p != 0 if b else p for p, b in zip(parts, carried)) + parts[len(carried) :] for parts in (before, x)]
-        combined = self.monoid.combine(*lifted)
-        return tuple(jnp.where(p, 1, 0).astype(jnp.int32) if p.dtype == np.bool_ else p for p in combined)
-
-    def step(self, before, x, resets):
-        """`x` where a fold starts, else both combined."""
-        return select(resets, x, self.combine(before, x))
-
-    def join(self, before, after):
-        """Pieces of a segment or more, each with flags that are not 0 where a fold starts in it."""
-        (a, starts), (b, resets) = before, after
-        return self.step(a, b, resets != 0), jnp.where(resets != 0, resets, starts)
-
-    def tree(self, pieces):
-        """Pieces in scan order, joined two by two."""
-        while len(pieces) > 1:
-            pairs = [self.join(*pieces[i : i + 2]) for i in range(0, len(pieces) - 1, 2)]
-            pieces = pairs + pieces[2 * len(pairs) :]
-        return pieces[0]
-
-    def moved(self, piece, places, axis):
-        """A piece moved on by so many places, in scan order."""
-        parts, flags = piece
-        by = PLACES[axis] - places if self.reverse else places
-        return tuple(pltpu.roll(p, by, axis) for p in parts), pltpu.roll(flags, by, axis)
-
-    def place(self, axis):
-        """The number of each place along an axis, in scan order."""
-        number = lax.broadcasted_iota(jnp.int32, PLACES, axis)
-        return PLACES[axis] - 1 - number if self.reverse else number
-
-    def last(self, x, axis):
-        """The last place along an axis, in all of them."""
-        last = 0 if self.reverse else PLACES[axis] - 1
-        return jnp.broadcast_to(lax.slice_in_dim(x, last, last + 1, axis=axis), PLACES)
-
-    def order(self, count):
-        """Numbers below `count` in scan order."""
-        return range(count - 1, -1, -1) if self.reverse else range(count)
-
-    def loop(self, start, count, step, state):
-        """``step(number, state)`` for the numbers below `count` in scan order, from the `start`-th one on."""
-        at = lambda i: count - 1 - i if self.reverse else i
-        return lax.fori_loop(start, count, lambda i, s: step(at(i), s), state, unroll=not self.interpreted)
-
-    def last_start(self, bits):
-        """The bit of the last row of a group that starts a fold, in scan order; past all of them if there is none."""
-        return lax.population_count((bits & -bits) - 1) if self.reverse else 31 - lax.clz(bits)
-
-    def after(self, row, start):
-        """Whether a row comes after the one that started a fold."""
-        return start > row if self.reverse else start < row
-
-
-def select(condition, x, y):
-    """Part by part."""
-    return tuple(jnp.where(condition, a, b) for a, b in zip(x, y))
-
-
-# Carries -------------------------------------------------------------------------------------------------------------
-
-
-def over_lanes(fold, piece):
-    """From the total of each place: what the lanes before it in its sublane give, and what each whole sublane gives."""
-    parts, flags = piece
-    lane, starts = fold.place(1), jnp.where(flags != 0, 1, 0)
-    # The second bit keeps out, at the first lane, what a roll has brought round from the last ones.
-    piece = parts, jnp.where(lane == 0, starts | 2, starts)
-    window = fold.tree([fold.moved(piece, d, 1) for d in range(_WINDOW - 1, 0, -1)] + [piece])
-    before, stop = fold.tree([fold.moved(window, d, 1) for d in range(LANES + 1 - _WINDOW, 0, -_WINDOW)])
-    stop = stop & 1
-    whole = fold.step(before, parts, (lane == 0) | (starts != 0)), jnp.where(lane == 0, starts, starts | stop)
-    return (before, stop), (tuple(fold.last(p, 1) for p in whole[0]), fold.last(whole[1], 1))
-
-
-def over_sublanes(fold, piece, carry_refs):
-    """What comes into each sublane, the carry included; that of the block after this one goes to `carry_refs`."""
-    parts, starts = piece
-    sublane = fold.place(0)
-    barred = parts, jnp.where(sublane == 0, starts | 2, starts)
-    before, stop = fold.tree([fold.moved(barred, d, 0) for d in range(SUBLANES - 1, 0, -1)])
-    carry = tuple(ref[...] for ref in carry_refs)
-    into = select(sublane == 0, carry, fold.step(carry, before, (stop & 1) != 0))
-    for ref, x in zip(carry_refs, fold.step(into, parts, starts != 0)):
-        ref[...] = fold.last(x, 0)
-    return into
-
-
-def over_groups(fold, into, pieces):
-    """What comes into each group of a chunk, from what comes into the chunk: by the number of the group."""
-    out = {}
-    for g in fold.order(len(pieces)):
-        out[g], (total, bits) = into, pieces[g]
-        into = fold.step(into, total, bits != 0)
-    return out
 
 
 # Flat values ---------------------------------------------------------------------------------------------------------
@@ -177,6 +44,7 @@ class Flat:
     words: Words
     tiles: int
     parts: int
+    per_row = LANES  # values
 
     @property
     def groups(self):
@@ -184,12 +52,35 @@ class Flat:
         return self.tiles * self.words.per_word * LANES // 32
 
     @property
-    def values(self):
-        """Values of a block."""
-        return self.parts * self.groups * 32 * SUBLANES * LANES
+    def rows(self):
+        """Rows of a block, of 128 values each."""
+        return self.parts * self.tiles * self.words.per_word * SUBLANES * LANES
 
-    def scratch(self):
+    @property
+    def plan_rows(self):
+        """Rows of its bits."""
+        return self.rows // 32
+
+    def results(self, scratch):
+        """Where the words of results are, transposed."""
+        return scratch[1]
+
+    def rows_of(self, x):
+        """Values ``[n, 1]`` as rows: without a copy if `n` is a multiple of 1,024 words."""
+        return jnp.pad(x[:, 0], (0, -x.shape[0] % (SUBLANES * LANES * self.words.per_word))).reshape(-1, LANES)
+
+    def place_of(self, row):
+        """Where rows of a block are in `results`: the row there, its lane, and the shift that `Words.one` takes."""
+        row, place = row // LANES, row % LANES
+        word, h = row // self.words.per_word, row % self.words.per_word
+        chunk, tile = word // self.tiles, word % self.tiles
+        part, chunk = chunk // (SUBLANES * LANES), chunk % (SUBLANES * LANES)
+        sublane, lane = chunk // LANES, chunk % LANES
+        return ((part * self.tiles + tile) * SUBLANES + sublane) * _APART + place, lane, self.words.shift(h)
+
+    def scratch(self, stays=False):
         """The vector memory it works in: transposed values, transposed results, totals of groups, carries."""
+        del stays
         tiles = (self.parts * self.tiles * SUBLANES * _APART, LANES)
         held = self.fold.held
         word = [self.words.dtype_of(dtype) for dtype in held]
@@ -201,7 +92,7 @@ class Flat:
         ]
 
     def __call__(self, value_refs, bits_ref, out_ref, in_refs, made_ref, total_refs, carry_refs):
-        """Scan a block: words of values and bits to words of results."""
+        """Scan a block: words of values and bits to words of results, which stay in `results` if `out_ref` is None."""
         fold, words, tiles, halves = self.fold, self.words, self.tiles, range(self.words.per_word)
         at = lambda part, tile: (part * tiles + tile) * SUBLANES * _APART
         rows = lambda part, tile, q: pl.ds((part * SUBLANES + q) * LANES * tiles + tile, LANES, stride=tiles)
@@ -258,7 +149,7 @@ class Flat:
                         return tuple(after)
 
                     fold.loop(0, 32, step, tuple(into[g] for g in groups))
-                for q in range(SUBLANES):
+                for q in range(SUBLANES) if out_ref is not None else ():
                     out_ref[rows(part, tile, q), :] = made_ref[pl.ds(at(part, tile) + q * _APART, LANES), :].T
 
         waiting = None
@@ -288,6 +179,8 @@ class Columns:
     words: Words
     steps: int
     group = 20  # rows of a group
+    per_row = 1
+    plan_rows = SUBLANES
 
     @property
     def groups(self):
@@ -299,12 +192,26 @@ class Columns:
         """Rows of a block."""
         return SUBLANES * self.steps * self.words.per_word
 
-    def scratch(self):
-        """The vector memory it works in: carries."""
-        return [[pltpu.VMEM(PLACES, dtype) for dtype in self.fold.held]]
+    def rows_of(self, x):
+        """Values ``[n, f]`` as rows, which they are."""
+        return x
 
-    def __call__(self, value_refs, bits_ref, out_ref, carry_refs):
-        """Scan a block: words of values and bits to words of results."""
+    def place_of(self, row):
+        """As that of `Flat`; they are in every lane."""
+        return row // self.words.per_word, 0, self.words.shift(row % self.words.per_word)
+
+    def scratch(self, stays=False):
+        """The vector memory it works in: results that do not go out, carries."""
+        results = pltpu.VMEM((SUBLANES * self.steps, LANES), self.words.dtype_of(self.fold.held[-1]))
+        return [results] * stays + [[pltpu.VMEM(PLACES, dtype) for dtype in self.fold.held]]
+
+    def results(self, scratch):
+        """Where the words of results are that do not go out."""
+        return scratch[0]
+
+    def __call__(self, value_refs, bits_ref, out_ref, *scratch):
+        """Scan a block: words of values and bits to words of results, which stay in `results` if `out_ref` is None."""
+        out_ref, carry_refs = self.results(scratch) if out_ref is None else out_ref, scratch[-1]
         fold, words, per_word = self.fold, self.words, self.words.per_word
         steps = self.group // per_word
         rows = lambda g, step: pl.ds(g * steps + step, SUBLANES, stride=self.steps)

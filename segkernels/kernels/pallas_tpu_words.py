@@ -39,6 +39,21 @@ class Words:
         shift = lax.shift_right_arithmetic if jnp.issubdtype(dtype, jnp.signedinteger) else lax.shift_right_logical
         return [shift(words << (32 - width * (h + 1)), np.int32(32 - width)) for h in range(self.per_word)]
 
+    def shift(self, h):
+        """What moves value `h` of a word to its high bits."""
+        return 32 - 32 // self.per_word * (h + 1)
+
+    def one(self, words, dtype, shift):
+        """One value of each word, that of a `shift`, in the dtype of registers."""
+        if self.per_word == 1:
+            return words
+        width = 32 // self.per_word
+        words = words << shift
+        if dtype == jnp.bfloat16:
+            return lax.bitcast_convert_type(words & np.int32(-(1 << 16)), jnp.float32)
+        move = lax.shift_right_arithmetic if jnp.issubdtype(dtype, jnp.signedinteger) else lax.shift_right_logical
+        return move(words, np.int32(32 - width))
+
     def pack(self, values, dtype):
         """The other way."""
         if self.per_word == 1:
