@@ -56,7 +56,8 @@ def scan(values, heads, n_live, *, monoid, reverse, exclusive, config, donate=Fa
     n_live = jnp.clip(n_live, 0, n).astype(jnp.int32)
     walk, held = _walk(values, monoid, reverse, exclusive)
     with jax.enable_x64(False):  # Mosaic has no 64-bit integers, which literals would be
-        return _given(all_rows(walk, held, plan_of(walk, reset_bits(heads, n_live, reverse), n), n_live), values, monoid)
+        out = all_rows(walk, held, plan_of(walk, reset_bits(heads, n_live, reverse), n), n_live)
+    return _given(out, values, monoid)
 
 
 def reduce(values, per_segment, offsets, *, monoid, of, config):
@@ -75,7 +76,7 @@ def reduce(values, per_segment, offsets, *, monoid, of, config):
         return scanned.reduce(forward, values, heads, offsets, monoid=monoid)
     with jax.enable_x64(False):
         rows = last_rows(walk, held, plan_of(walk, heads, n), offsets)
-        (last,) = _given(rows, values, monoid)
+    (last,) = _given(rows, values, monoid)
     (identity,) = monoid.identity_of(values)[monoid.gives]
     return (jnp.where((offsets[1:] == offsets[:-1])[:, None], identity, last),)
 
