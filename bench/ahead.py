@@ -1,6 +1,7 @@
 """Compiles for TPUs ahead of time, on a machine without one: needs libtpu (`pip install 'segkernels[tpu]'`), executes nothing."""
 
 import functools
+import itertools
 import os
 from typing import NamedTuple
 
@@ -19,6 +20,10 @@ os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="true", TPU
 
 CHIPS = {"v5e": "v5e:2x2", "v6e": "v6e:2x2", "v5p": "v5p:2x2x1", "tpu7x": "tpu7x:2x2x1"}
 MONOIDS = {monoid.name: monoid for monoid in (ADD, MUL, MAX, MIN, LOGADDEXP, AFFINE)}
+WAYS = {"forward": {}, "exclusive": dict(exclusive=True), "reverse": dict(reverse=True),
+        "both": dict(exclusive=True, reverse=True), "reduction": dict(reduces=True)}  # fmt: skip
+FACTORS = dict(chip=tuple(CHIPS), monoid=tuple(MONOIDS), dtype=("float32", "bfloat16", "int32", "int16", "int8"),
+               f=(1, 128, 200), way=tuple(WAYS))  # fmt: skip
 
 
 class Variant(NamedTuple):
@@ -60,6 +65,19 @@ class Variant(NamedTuple):
         values = [jax.ShapeDtypeStruct(shape, self.dtype)] * len(self.fold.dtypes)
         plan = jax.eval_shape(lambda bits: pallas_tpu.plan_of(walk, bits, n), jax.ShapeDtypeStruct(((n + 31) // 32,), jnp.uint32))
         return call, [plan, jax.ShapeDtypeStruct((s + 1,) if self.reduces else (), jnp.int32), *values]
+
+
+def grid():
+    """Every row of `FACTORS` that is an operation of the package."""
+    for row in (dict(zip(FACTORS, values)) for values in itertools.product(*FACTORS.values())):
+        integers = row["dtype"].startswith("int")
+        if not (row["monoid"] == "logaddexp" and integers or row["monoid"] == "affine" and row["way"] == "reduction"):
+            yield row
+
+
+def variant_of(row):
+    """The variant of a row of the grid, which names its chip beside it."""
+    return Variant(row["monoid"], row["dtype"], row["f"], **WAYS[row["way"]])
 
 
 @functools.cache
