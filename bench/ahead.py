@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.experimental.layout import Format, Layout
 
+import segkernels
 from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL
 from segkernels.kernels import pallas_tpu, pallas_tpu_reduce, pallas_tpu_scan
 from segkernels.kernels.pallas_tpu_fold import Fold
@@ -78,6 +79,22 @@ def grid():
 def variant_of(row):
     """The variant of a row of the grid, which names its chip beside it."""
     return Variant(row["monoid"], row["dtype"], row["f"], **WAYS[row["way"]])
+
+
+# What the TPU kernel does not take, by operation: dtypes of operands, which xla serves.
+LEFT = (("segmented_cumsum", "float64"), ("segmented_cumsum", "int64"), ("segmented_cumsum", "complex64"),
+        ("segmented_cummax", "uint32"), ("segmented_cumlogsumexp", "float64"), ("segmented_linear_recurrence", "float64"),
+        ("segmented_associative_scan", "float32"), ("segmented_sum", "float64"), ("segmented_softmax", "float64"))  # fmt: skip
+
+
+def left(operation, dtype, n):
+    """An operation of the package from traced offsets on, and the shapes of its operands."""
+    operands = dict(segmented_linear_recurrence=2).get(operation, 1)
+    function = getattr(segkernels, operation)
+    if operation == "segmented_associative_scan":
+        function = functools.partial(function, jnp.multiply)
+    shapes = [jax.ShapeDtypeStruct((1001,), jnp.int32)] + [jax.ShapeDtypeStruct((n,), dtype)] * operands
+    return lambda offsets, *x: function(*x, segkernels.Segments.from_offsets(offsets)), shapes
 
 
 @functools.cache

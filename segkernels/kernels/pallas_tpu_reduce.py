@@ -17,7 +17,7 @@ from segkernels.kernels.pallas_tpu_scan import VMEM
 from segkernels.kernels.pallas_tpu_steps import FIRST, SPARE, steps
 
 TILE = SUBLANES * LANES  # segments; in the flat kernel segment ``8 lane + sublane`` of it is in that place of a register
-_TOGETHER = 8  # registers that are filled at once
+AT_ONCE = 64  # segments that are taken beside each other
 
 
 def last_rows(walk, values, plan, offsets, *, interpret=False):
@@ -115,12 +115,12 @@ def _registers(low, high, step, state):
     """``step(number, state)`` for the registers that hold the segments from `low` to `high`, and some beside them."""
 
     def together(i, state):
-        for j in range(_TOGETHER):
-            state = step(i * _TOGETHER + j, state)
+        registers = AT_ONCE // SUBLANES
+        for j in range(registers):
+            state = step(i * registers + j, state)
         return state
 
-    size = SUBLANES * _TOGETHER
-    return lax.fori_loop(lax.div(low, size), lax.div(high + (size - 1), size), together, state)
+    return lax.fori_loop(lax.div(low, AT_ONCE), lax.div(high + (AT_ONCE - 1), AT_ONCE), together, state)
 
 
 def _eight(walked_ref, row_ref, i):

@@ -1,6 +1,7 @@
 """Scans on a TPU: blocks of rows stream through vector memory in the order of the scan, with a carry from one to the next.
 
-Only blocks with live rows are read, and every row is written: dead ones are zero.
+Only blocks with live rows are read, and every row is written: dead ones are zero. On a v5p, whose two cores share a grid, flat
+values are left to one of them: the other could begin only with the total of the first half, a pass of its own over it.
 """
 
 import functools

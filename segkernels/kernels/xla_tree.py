@@ -20,9 +20,8 @@ def scan(join, resets, parts, *, reverse=False):
       parts: a list of arrays ``[n, ...]``.
       reverse: from the last row on.
     """
-
     flip = lambda x: lax.rev(x, (0,)) if reverse else x
-    rows = jax.tree.map(flip, (jnp.where(resets, 1, 0), list(parts)))
+    rows = jax.tree.map(flip, (resets.astype(jnp.int32), list(parts)))
     first = jnp.arange(resets.shape[0]) == 0  # which nothing comes before: the second bit
 
     def step(earlier, later):
