@@ -21,7 +21,7 @@ from bench import ahead, report
 
 _CHIPS = flags.DEFINE_multi_enum("chip", [*ahead.CHIPS], [*ahead.CHIPS], "Repeat it for more.")
 _PART = flags.DEFINE_multi_enum("part", ["kernels", "xla"], ["kernels", "xla"], "What to compile; repeat it for more.")
-_OUT = flags.DEFINE_string("out", None, "A file for the rows as JSON lines. It is written anew.")
+_OUT = flags.DEFINE_string("out", None, "A file for JSON lines: one of the machine, and the rows. It is written anew.")
 _JOBS = flags.DEFINE_integer("jobs", 1, "How many compile at once.", lower_bound=1)
 
 
@@ -39,7 +39,7 @@ def main(argv):
     console.print(*map(json.dumps, faults), sep="\n", markup=False)
     if _OUT.value:
         about = {name: report.facts()[name] for name in ("commit", "jax", "device", "cpus")} | dict(jobs=_JOBS.value)
-        pathlib.Path(_OUT.value).write_text("".join(json.dumps(about | row) + "\n" for row in rows))
+        pathlib.Path(_OUT.value).write_text("".join(json.dumps(row) + "\n" for row in (about, *rows)))
     return int(bool(faults))
 
 
