@@ -11,6 +11,7 @@ from jax.experimental import topologies
 from jax.experimental.layout import Format, Layout
 
 import segkernels
+from segkernels import _compat
 from segkernels._algebra import ADD, AFFINE, LOGADDEXP, MAX, MIN, MUL
 from segkernels.kernels import pallas_tpu, pallas_tpu_reduce, pallas_tpu_scan
 from segkernels.kernels.pallas_tpu_fold import Fold
@@ -107,7 +108,7 @@ def lowered(function, avals, chip):
     device = _device(chip)
     about = jax.sharding.AbstractDevice(device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu")
     mesh = jax.sharding.AbstractMesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), abstract_device=about)
-    here = jax.sharding.SingleDeviceSharding(device)
+    here = _compat.sharding_on(device)
     by_rows = lambda aval: Format(Layout(tuple(range(len(aval.shape)))), here)
     with jax.sharding.use_abstract_mesh(mesh):
         out = jax.tree.map(by_rows, jax.eval_shape(function, *avals))

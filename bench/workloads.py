@@ -58,10 +58,22 @@ LAWS = (
 
 @dataclasses.dataclass(frozen=True)
 class Flat:
-    """Values ``[n, *feature]`` and lengths that fill them."""
+    """Values ``[n, *feature]`` and lengths that fill them.
 
-    host: np.ndarray
+    NumPy reads the memory that JAX does: pages of another size alone make `np.copy` of 2^24 values 1.5 times as fast.
+    """
+
+    device: jax.Array
     lengths: np.ndarray
+
+    @classmethod
+    def of(cls, values, lengths):
+        with jax.enable_x64(True):
+            return cls(jax.block_until_ready(jax.device_put(values)), lengths)
+
+    @functools.cached_property
+    def host(self) -> np.ndarray:
+        return np.asarray(self.device)
 
     @functools.cached_property
     def segments(self) -> Segments:
@@ -69,17 +81,12 @@ class Flat:
 
     @functools.cached_property
     def prepared(self) -> Segments:
-        return self.segments.prepare(len(self.host))
-
-    @functools.cached_property
-    def device(self) -> jax.Array:
-        with jax.enable_x64(self.wide):
-            return jax.block_until_ready(jax.device_put(self.host))
+        return self.segments.prepare(len(self.device))
 
     @property
     def wide(self) -> bool:
         """Whether JAX keeps the dtype only with x64."""
-        return self.host.dtype.name in ("int64", "float64", "complex128")
+        return self.device.dtype.name in ("int64", "float64", "complex128")
 
     @functools.cached_property
     def views(self) -> list:
@@ -118,18 +125,18 @@ def values(rng, shape, dtype=np.float32) -> np.ndarray:
 def flat(seed, n, law=MEAN_100, *, feature=(), dtype=np.float32) -> Flat:
     """Values of `n` rows cut by a law; the same for the same arguments."""
     rng = np.random.default_rng([seed, n, *law.name.encode(), *feature, *np.dtype(dtype).name.encode()])
-    return Flat(values(rng, (n, *feature), dtype), law.lengths(rng, n))
+    return Flat.of(values(rng, (n, *feature), dtype), law.lengths(rng, n))
 
 
 def arrays(seed, count) -> Arrays:
     """`count` float32 arrays whose lengths are uniform from 1 to 199."""
     rng = np.random.default_rng([seed, count])
     lengths = MEAN_100.draw(rng, count)
-    return Arrays(Flat(values(rng, int(lengths.sum())), lengths))
+    return Arrays(Flat.of(values(rng, int(lengths.sum())), lengths))
 
 
 def new_lengths(seed, count) -> Arrays:
     """`count` arrays that have every length from 1 to `count` once, in random order."""
     rng = np.random.default_rng([seed, count, 1])
     lengths = rng.permutation(np.arange(1, count + 1))
-    return Arrays(Flat(values(rng, int(lengths.sum())), lengths))
+    return Arrays(Flat.of(values(rng, int(lengths.sum())), lengths))

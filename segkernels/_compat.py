@@ -22,6 +22,9 @@ except ImportError:
 # Whether a native loop on CPU holds no more than 1,024 bytes an iteration. Goes with the versions of JAX before 0.12.
 SMALL_LOOPS = jax.__version_info__ < (0, 12)
 
+# The sharding of arrays that lie whole on one device. Goes with the versions of JAX before 0.12.1, where the new name is not.
+sharding_on = getattr(jax.sharding, "make_single_device_sharding", None) or jax.sharding.SingleDeviceSharding
+
 
 def now():
     """A scope in which calls on concrete arrays run at once, inside a trace of the user's too.
@@ -75,7 +78,7 @@ def device_arrays(views: list, device, *, copy: bool = True) -> list:
     `jax.device_put` of a list costs under 8 us an array.
     """
     put = _private_put() or _public_put
-    return put(views, jax.sharding.SingleDeviceSharding(device), device, device != default_device(), copy)
+    return put(views, sharding_on(device), device, device != default_device(), copy)
 
 
 def default_device():
@@ -115,7 +118,7 @@ def _private_put():
     try:
         device = jax.local_devices(backend="cpu")[0]
         sample = np.arange(3, dtype=np.float32)
-        (made,) = _fast_put([sample], jax.sharding.SingleDeviceSharding(device), device, False, True)
+        (made,) = _fast_put([sample], sharding_on(device), device, False, True)
         right = isinstance(made, jax.Array) and made.shape == (3,) and np.array_equal(np.asarray(made), sample)
     except Exception:  # noqa: BLE001 - whatever a future private name does, the public way serves
         return None
